@@ -7,8 +7,11 @@ Commands come from the generators of the differential test: what is interesting 
 
 import hashlib
 import pathlib
+import struct
 
+from . import dcp
 from .differential.scripts import random_script
+from .frames import request
 
 CORPUS = pathlib.Path(__file__).resolve().parent.parent / "fuzz" / "corpus"
 SEEDS = 6
@@ -81,6 +84,37 @@ def segments():
         yield pieces + bytes([4, 3]) + batch(3, 200, 3)
 
 
+def messages():
+    """One of each message and request of DCP, with and without a stream's id."""
+    seqnos, meta, name = struct.pack(">QQ", 7, 2), struct.pack(">IIIHB", 1, 0, 0, 0, 0), b"\x08name"
+    bodies = (
+        (dcp.OPEN, struct.pack(">II", 0, 5), b"name", b""),
+        (dcp.STREAM_REQ, struct.pack(">IIQQQQQ", 0x20, 0, 1, 2**64 - 1, 3, 0, 1), b"", b'{"sid":1,"collections":["0","8"],"uid":"1"}'),
+        (dcp.STREAM_REQ, bytes(48), b"", b'{"scope":"8","purge_seqno":"9"}'),
+        (dcp.MARKER, struct.pack(">QQI", 0, 9, 1), b"", b""),
+        (dcp.MARKER, b"\0", b"", struct.pack(">QQIQQ", 0, 9, 1, 9, 0)),
+        (dcp.MARKER, b"\2", b"", struct.pack(">QQIQQQQ", 0, 9, 2, 9, 1, 2, 3)),
+        (dcp.MUTATION, seqnos + meta, name, b"value"),
+        (dcp.DELETION, seqnos + bytes(2), name, b""),
+        (dcp.DELETION, seqnos + struct.pack(">IB", 5, 0), name, b""),
+        (dcp.EXPIRATION, seqnos + struct.pack(">I", 5), name, b""),
+        (dcp.SYSTEM_EVENT, struct.pack(">QIB", 4, 0, 1), b"name", struct.pack(">QIII", 2, 8, 9, 10)),
+        (dcp.SYSTEM_EVENT, struct.pack(">QIB", 4, 1, 0), b"", struct.pack(">QII", 2, 8, 9)),
+        (dcp.SYSTEM_EVENT, struct.pack(">QIB", 4, 3, 0), b"name", struct.pack(">QI", 2, 8)),
+        (dcp.SYSTEM_EVENT, struct.pack(">QIB", 4, 4, 0), b"", struct.pack(">QI", 2, 8)),
+        (dcp.PREPARE, seqnos + struct.pack(">IIIBBB", 1, 0, 0, 0, 1, 3), name, b"value"),
+        (dcp.COMMIT, seqnos, name, b""),
+        (dcp.ABORT, seqnos, name, b""),
+        (dcp.SEQNO_ADVANCED, seqnos[:8], b"", b""),
+        (dcp.OSO_SNAPSHOT, struct.pack(">I", 1), b"", b""),
+        (dcp.STREAM_END, struct.pack(">I", 4), b"", b""),
+        (dcp.NOOP, b"", b"", b""),
+    )
+    for opcode, extras, key, value in bodies:
+        yield request(opcode, key, value, extras, vbucket=5)
+        yield request(opcode, key, value, extras, vbucket=5, framing=struct.pack(">BH", 0x22, 1))
+
+
 def inputs(kinds):
     """Single commands, and rounds of several."""
     for kind in kinds:
@@ -107,6 +141,7 @@ def main():
         print(f"{target}: {write(target, inputs(kinds))} inputs")
     print(f"json: {write('json', [bytes([n]) + one for one in JSON for n in (1, 3, 255)])} inputs")
     print(f"schema: {write('schema', schemas())} inputs")
+    print(f"dcp: {write('dcp', messages())} inputs")
     print(f"journal_segment: {write('journal_segment', segments())} inputs")
     # Two messages and the hash: the fuzzer's decoder reads the lengths from the end of the input.
     print(f"sasl: {write('sasl', [first + last + bytes([n]) for n, (first, last) in enumerate(SASL)])} inputs")

@@ -265,6 +265,7 @@ ROLES = {
     "data_reader": (3, {SEE} | READS),
     "data_writer": (3, {SEE} | WRITES),
     "data_dcp_reader": (3, {SEE} | READS),
+    "replication_target": (3, {SEE, STATISTICS} | READS | WRITES),
     "data_monitoring": (3, {SEE, STATISTICS}),
     # Those of services that are not there.
     "query_select": (3, set()),

@@ -239,7 +239,7 @@ def test_a_document_with_its_attributes(client):
 
 def test_what_is_not_there_is_not_supported_whatever_its_frames_say(client):
     for framing in (BARRIER, durability(1), durability(9), b"\x50", b"\xff\xff\xff"):
-        for opcode in (0xB4, 0x50, 0x85, 0xA2):
+        for opcode in (0xB4, 0x51, 0x85, 0x08):
             assert client.ask(opcode, b"k", b"v", framing=framing).status == NOT_SUPPORTED
             assert client.ask(opcode, b"k", b"v" * 50_000, framing=framing).status == NOT_SUPPORTED
         assert client.ask(0xEE, b"k", b"v", framing=framing).status == UNKNOWN_COMMAND

@@ -4,6 +4,7 @@
 //! Shard   batch() -> Batch: push, push, ... commit     writes; one thread at a time
 //!         compact_step()                               copies what is live, frees the rest
 //! Reader  read(vBucket, seqno)                         any thread, while the shard is written to
+//!         read_in_order(vBucket, after, end)           a piece at a time
 //!         copy(directory)                              a consistent backup
 //! Opened  segments to replay, newest first             after a start
 //! verify, dump                                         a directory that is not being written to
@@ -30,6 +31,7 @@ mod format;
 mod header;
 mod inventory;
 mod manifest;
+mod ordered;
 mod reader;
 mod record;
 mod recovery;

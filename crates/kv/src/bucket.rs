@@ -5,10 +5,12 @@ mod audit;
 mod budget;
 mod collections;
 pub mod compressor;
+pub mod consumers;
 pub mod defragmenter;
 mod durable_writes;
 mod eviction;
 mod flush_all;
+pub mod follow;
 mod journal;
 mod observed;
 mod operations;
@@ -36,7 +38,7 @@ use crate::sync_writes::{Lateness, SyncWrites};
 use crate::thread_context::Held;
 use crate::{
     Document, Entry, Key, KvError, Labels, LargeItem, LeastDurability, Meter, Mutated, PinnedValue, Place,
-    ThreadContext, Unavailable, VbId,
+    Resolution, ThreadContext, Unavailable, VbId,
 };
 
 pub use audit::{Audited, Auditing};
@@ -47,7 +49,7 @@ pub use defragmenter::DefragmenterFigures;
 use eviction::Sweeper;
 pub use observed::Observed;
 pub use operations::Arithmetic;
-use operations::{count_entry, mutate_entry};
+pub(crate) use operations::{count_entry, mutate_entry};
 use watch::{Lookup, Watchers};
 pub use work::WorkFigures;
 
@@ -147,6 +149,7 @@ pub struct Bucket {
     /// `watch`.
     pub(crate) watchers: Watchers,
     scans: Ranked<scan::Scans, { rank::SCANS }>,
+    following: follow::Following,
     /// Keeps the collections of a bucket without a journal.
     keep_collections: Option<Keep>,
 }
@@ -253,6 +256,7 @@ impl Bucket {
             prefixes: Prefixes::default(),
             watchers: Watchers::default(),
             scans: Ranked::default(),
+            following: follow::Following::default(),
             keep_collections: keep,
             settings,
         })
@@ -319,6 +323,13 @@ impl Bucket {
     /// Sets the least durability of writes.
     pub fn set_least_durability(&self, least: LeastDurability) {
         self.least_durability.store(least as u8, Relaxed);
+    }
+    /// Returns how conflicts with versions from elsewhere are resolved.
+    pub fn resolution(&self) -> Resolution {
+        match self.settings().labels.conflict_resolution {
+            "seqno" => Resolution::Revision,
+            _ => Resolution::Time,
+        }
     }
     /// Returns what is stored without any effect.
     pub fn labels(&self) -> Labels {
@@ -459,8 +470,9 @@ impl Bucket {
         let at = self.cache_in(cx);
         let held = cx.caches.at(at);
         held.used = true;
-        let (cache, retired) = (&mut held.cache, &mut cx.retired);
-        self.vbucket(vb).lock(Memory { resources: &self.resources, cache, retired, owner: vb.0 }, &cx.now)
+        let (cache, retired, calls) = (&mut held.cache, &mut cx.retired, &mut cx.calls);
+        let memory = Memory { resources: &self.resources, cache, retired, calls, owner: vb.0 };
+        self.vbucket(vb).lock(memory, &cx.now)
     }
 
     /// Makes the calling thread bypass its cache when it allocates and frees, or stop doing so.

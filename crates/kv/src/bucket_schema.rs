@@ -283,8 +283,8 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             set: |s, v| s.persistence.tombstone_age_s = u32::try_from(v).unwrap_or(u32::MAX),
         },
         live: None,
-        about: "Persistent: how long tombstones stay in the journal, for tools that copy the bucket; compaction \
-        drops older ones.",
+        about: "Persistent: how long tombstones stay in the journal, for consumers of change streams that come \
+        back and for tools that copy the bucket; compaction drops older ones.",
     },
     BucketSetting {
         key: "sync",
@@ -382,7 +382,8 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             set: |s, word| s.labels.conflict_resolution = one_of(CONFLICT_RESOLUTIONS, word),
         },
         live: None,
-        about: "Stored and returned: nothing is replicated to other clusters.",
+        about: "Which version wins when another cluster's is written with metadata: that of more revisions, or the \
+                later one.",
     },
     BucketSetting {
         key: "history_retention_default",

@@ -1,8 +1,9 @@
 //! The scopes and collections of a bucket.
 //!
 //! ```text
-//!   Manifest   what there is, by name and id, with a version (uid); replaced as a whole by each change
-//!   Known      by id, without a lock: whether a collection is there, its maximum expiry, its number of documents
+//!   Manifest      what there is, by name and id, with a version (uid); replaced as a whole by each change
+//!   Known         by id, without a lock: whether a collection is there, its maximum expiry, its number of documents
+//!   SystemEvent   a change, as streams tell it: each vBucket gives it a seqno of its own (`index/events.rs`)
 //! ```
 //! Ids are never used twice: a dropped collection is gone for every request that takes its vBucket's lock later, and
 //! its documents are reclaimed in the background. The default collection has id 0, is always there, and costs no
@@ -30,6 +31,8 @@ pub const TTL_NEVER: i32 = -1;
 
 /// The first id after the reserved ones.
 const FIRST_ID: u32 = 8;
+/// Most drops that are remembered.
+pub(crate) const DROPS_MOST: usize = 256;
 /// Ids of the first segment of [`Known`]; each next one has twice as many.
 const SEGMENT_IDS: usize = 64;
 const SEGMENTS: usize = 16;
@@ -49,6 +52,9 @@ pub struct Collection {
     /// Whether change streams keep every version. Stored and returned; nothing depends on it.
     #[serde(default)]
     pub history: bool,
+    /// The manifest's uid since which it is there.
+    #[serde(default)]
+    since: u64,
 }
 
 /// A scope.
@@ -60,6 +66,9 @@ pub struct Scope {
     pub name: String,
     /// Its collections.
     pub collections: Vec<Collection>,
+    /// The manifest's uid since which it is there.
+    #[serde(default)]
+    since: u64,
 }
 
 /// All scopes and collections of a bucket.
@@ -71,6 +80,65 @@ pub struct Manifest {
     next_collection: u32,
     /// The scopes, the default one first.
     pub scopes: Vec<Scope>,
+    /// What has been dropped, oldest first, for vBuckets that have yet to tell it.
+    #[serde(default)]
+    drops: Vec<Dropped>,
+    /// Drops up to this uid have been forgotten.
+    #[serde(default)]
+    forgotten_uid: u64,
+}
+
+/// A scope or a collection that is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Dropped {
+    since: u64,
+    event: SystemEvent,
+}
+
+/// A change of the scopes and collections, as it is told in streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SystemEvent {
+    /// The manifest all of whose changes have been told with this one.
+    pub uid: u64,
+    /// What has happened.
+    pub what: Change,
+    /// The scope.
+    pub scope: u32,
+    /// The collection; 0 for one that happened to a scope.
+    pub collection: u32,
+}
+
+/// What happens to scopes and collections, in the order in which changes of one manifest are told. The numbers are in
+/// the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Change {
+    /// A collection is gone.
+    DropCollection = 1,
+    /// A scope is gone, with its collections.
+    DropScope = 2,
+    /// There is a new scope.
+    CreateScope = 3,
+    /// There is a new collection.
+    CreateCollection = 4,
+}
+
+impl Change {
+    /// Returns the change of a number in the journal.
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        let all = [Self::DropCollection, Self::DropScope, Self::CreateScope, Self::CreateCollection];
+        all.into_iter().find(|change| *change as u8 == number)
+    }
+}
+
+impl SystemEvent {
+    /// Returns true if nothing is left to tell of `older` once this is told.
+    pub(crate) fn supersedes(&self, older: &Self) -> bool {
+        match (self.what, older.what) {
+            (Change::DropScope, Change::CreateScope) => self.scope == older.scope,
+            (Change::DropCollection, Change::CreateCollection) => self.collection == older.collection,
+            _ => false,
+        }
+    }
 }
 
 /// A scope, or a collection in one, that is to be there.
@@ -119,9 +187,11 @@ pub enum ManifestError {
 
 impl Default for Manifest {
     fn default() -> Self {
-        let collection = Collection { id: DEFAULT_ID, name: DEFAULT.into(), max_ttl_s: 0, history: false };
-        let scope = Scope { id: DEFAULT_ID, name: DEFAULT.into(), collections: vec![collection] };
-        Self { uid: 0, next_scope: FIRST_ID, next_collection: FIRST_ID, scopes: vec![scope] }
+        let (id, name) = (DEFAULT_ID, DEFAULT.to_owned());
+        let collection = Collection { id, name: name.clone(), max_ttl_s: 0, history: false, since: 0 };
+        let scopes = vec![Scope { id, name, collections: vec![collection], since: 0 }];
+        let (drops, forgotten_uid) = (Vec::new(), 0);
+        Self { uid: 0, next_scope: FIRST_ID, next_collection: FIRST_ID, scopes, drops, forgotten_uid }
     }
 }
 
@@ -180,7 +250,8 @@ impl Manifest {
         if self.scopes.len() >= COUNT_MAX {
             return Err(ManifestError::TooMany("scopes"));
         }
-        self.scopes.push(Scope { id: self.next_scope, name: name.to_owned(), collections: Vec::new() });
+        let (id, name) = (self.next_scope, name.to_owned());
+        self.scopes.push(Scope { id, name, collections: Vec::new(), since: 0 });
         self.next_scope += 1;
         self.uid += 1;
         Ok(())
@@ -215,7 +286,7 @@ impl Manifest {
         if count >= COUNT_MAX || id > ID_MAX {
             return Err(ManifestError::TooMany("collections"));
         }
-        into.collections.push(Collection { id, name: name.to_owned(), max_ttl_s, history });
+        into.collections.push(Collection { id, name: name.to_owned(), max_ttl_s, history, since: 0 });
         self.next_collection += 1;
         self.uid += 1;
         Ok(())
@@ -290,6 +361,70 @@ impl Manifest {
         }
         self.uid = old_uid;
         Ok(())
+    }
+
+    /// Notes what distinguishes it from the manifest before it.
+    fn note_changes(&mut self, old: &Self) {
+        let uid = self.uid;
+        for scope in &mut self.scopes {
+            if scope.since == 0 && scope.id != DEFAULT_ID {
+                scope.since = uid;
+            }
+            for one in &mut scope.collections {
+                if one.since == 0 && one.id != DEFAULT_ID {
+                    one.since = uid;
+                }
+            }
+        }
+        for scope in &old.scopes {
+            let is_there = self.scopes.iter().any(|one| one.id == scope.id);
+            let gone = scope.collections.iter().filter(|one| self.of_id(one.id).is_none());
+            let what = Change::DropCollection;
+            let gone = gone.map(|one| Dropped {
+                since: one.since,
+                event: SystemEvent { uid, what, scope: scope.id, collection: one.id },
+            });
+            let gone: Vec<Dropped> = gone.collect();
+            self.drops.extend(gone);
+            if !is_there {
+                let event = SystemEvent { uid, what: Change::DropScope, scope: scope.id, collection: 0 };
+                self.drops.push(Dropped { since: scope.since, event });
+            }
+        }
+        let too_many = self.drops.len().saturating_sub(DROPS_MOST);
+        if let Some(last) = self.drops.drain(..too_many).next_back() {
+            self.forgotten_uid = last.event.uid;
+        }
+    }
+
+    /// Returns up to which uid drops may have been forgotten.
+    pub(crate) fn forgotten_uid(&self) -> u64 {
+        self.forgotten_uid
+    }
+
+    /// Returns what has changed since the manifest of a uid, in order. Only the last change of a manifest has its uid:
+    /// before it not all of them are told.
+    pub(crate) fn events_after(&self, uid: u64) -> Vec<SystemEvent> {
+        let drops = self.drops.iter().filter(|one| one.event.uid > uid && one.since <= uid);
+        let mut events: Vec<SystemEvent> = drops.map(|one| one.event).collect();
+        for scope in &self.scopes {
+            let of = |uid: u64, what: Change, collection: u32| SystemEvent {
+                uid,
+                what,
+                scope: scope.id,
+                collection,
+            };
+            events.extend((scope.since > uid).then(|| of(scope.since, Change::CreateScope, 0)));
+            let new = scope.collections.iter().filter(|one| one.since > uid);
+            events.extend(new.map(|one| of(one.since, Change::CreateCollection, one.id)));
+        }
+        events.sort_by_key(|event| (event.uid, event.what));
+        let mut later = 0;
+        for event in events.iter_mut().rev() {
+            let is_last = std::mem::replace(&mut later, event.uid) != event.uid;
+            event.uid -= u64::from(!is_last);
+        }
+        events
     }
 
     /// Returns the part that a user may know of.
@@ -368,7 +503,8 @@ pub struct Collections {
 }
 
 impl Collections {
-    pub(crate) fn new(manifest: Manifest) -> Self {
+    pub(crate) fn new(mut manifest: Manifest) -> Self {
+        manifest.note_changes(&manifest.clone());
         let this = Self {
             manifest: Ranked::new(Arc::default()),
             changing: Ranked::new(()),
@@ -388,8 +524,9 @@ impl Collections {
     }
 
     /// Returns the present manifest's uid.
+    #[inline]
     pub fn uid(&self) -> u64 {
-        self.uid.load(Relaxed)
+        self.uid.load(SeqCst)
     }
 
     /// Waits for a change that is being written.
@@ -413,6 +550,7 @@ impl Collections {
         }
         // One version more, however much has changed.
         new.uid = old.uid + 1;
+        new.note_changes(&old);
         keep(&new).map_err(|error| ManifestError::Unkept(error.to_string()))?;
         let drops = old.collections().any(|(_, collection)| new.of_id(collection.id).is_none());
         Ok((self.publish(new), drops))
@@ -420,6 +558,9 @@ impl Collections {
 
     fn publish(&self, new: Manifest) -> u64 {
         let mut manifest = self.manifest.lock();
+        // ORDERING: before its collections are there: whoever sees one of them knows of this manifest, and waits for
+        // it.
+        self.uid.store(new.uid, SeqCst);
         for (_, collection) in manifest.collections().filter(|(_, one)| new.of_id(one.id).is_none()) {
             if let Some(entry) = self.known.get(collection.id) {
                 entry.is_there.store(false, SeqCst);
@@ -435,7 +576,6 @@ impl Collections {
         let uid = new.uid;
         *manifest = Arc::new(new);
         self.note_limits(&manifest);
-        self.uid.store(uid, SeqCst);
         uid
     }
 
@@ -553,6 +693,48 @@ mod tests {
         assert_eq!(change(&|m| m.remove_scope("s")), Ok((6, true)));
         assert!(!collections.has(9) && collections.has(0));
         assert_eq!(collections.uid(), 6);
+    }
+
+    #[test]
+    fn changes_are_told_in_order_and_superseded() {
+        let collections = Collections::new(Manifest::default());
+        let change = |f: &dyn Fn(&mut Manifest) -> Result<(), ManifestError>| {
+            collections.change(f, |_| Ok(())).unwrap();
+        };
+        let told = |uid: u64| {
+            let events = collections.manifest().events_after(uid);
+            events.iter().map(|one| (one.uid, one.what, one.scope, one.collection)).collect::<Vec<_>>()
+        };
+        change(&|m| m.add_scope("s").and_then(|()| m.add_collection("s", "c", 0, false)));
+        change(&|m| m.add_collection(DEFAULT, "d", 0, false));
+        let created = [
+            (0, Change::CreateScope, 8, 0),
+            (1, Change::CreateCollection, 8, 8),
+            (2, Change::CreateCollection, 0, 9),
+        ];
+        assert_eq!(told(0), created);
+        assert_eq!(told(1), created[2..]);
+        change(&|m| m.remove_scope("s"));
+        assert_eq!(told(2), [(2, Change::DropCollection, 8, 8), (3, Change::DropScope, 8, 0)]);
+        // Who never heard of them does not hear that they are gone.
+        assert_eq!(told(0), created[2..]);
+        let events = collections.manifest().events_after(2);
+        let created = SystemEvent { uid: 1, what: Change::CreateCollection, scope: 8, collection: 8 };
+        assert!(events[0].supersedes(&created) && !events[1].supersedes(&created));
+        change(&|m| m.set_collection(DEFAULT, DEFAULT, Some(7), None));
+        assert_eq!(told(3), []);
+    }
+
+    #[test]
+    fn only_so_many_drops_are_remembered() {
+        let collections = Collections::new(Manifest::default());
+        for number in 0..DROPS_MOST + 2 {
+            let name = format!("c{number}");
+            collections.change(|m| m.add_collection(DEFAULT, &name, 0, false), |_| Ok(())).unwrap();
+            collections.change(|m| m.remove_collection(DEFAULT, &name), |_| Ok(())).unwrap();
+        }
+        let manifest = collections.manifest();
+        assert_eq!((manifest.drops.len(), manifest.forgotten_uid()), (DROPS_MOST, 4));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! One key under its vBucket's lock: the primitive from which every command is made.
 
 use wire::binary::datatype;
+use wire::couchbase::collection_id;
 use wire::{snappy, subdocument, xattrs};
 
 use crate::LARGE_VALUE;
 use crate::index::{Header, Kind, Locked, NewValue, Present, VALUE_MAX, large_value_offset, mark};
-use crate::{Document, Expiry, Key, KvError, LargeItem, Mutated, Store, Value};
+use crate::{Document, Expiry, Key, KvError, LargeItem, Made, MadeKind, Mutated, Resolution, Store, Value};
 
 /// A key, present or missing, while its vBucket is locked. Obtained from [`crate::Bucket::with_entry`]. Expired,
 /// flushed and deleted documents look missing.
@@ -144,6 +145,7 @@ impl<'v> Entry<'v> {
 
     /// Returns a new CAS, and the seqno of the next change under this lock.
     pub fn next_version(&mut self) -> (u64, u64) {
+        self.locked.tell_changes_before(self.key.collection);
         (self.locked.next_cas(), self.locked.high_seqno() + 1)
     }
 
@@ -251,6 +253,42 @@ impl<'v> Entry<'v> {
     /// Stores a value that begins with extended attributes if its datatype says so. Those that the document has go.
     pub fn store_whole(&mut self, store: Store<'_>) -> Result<Mutated, KvError> {
         self.put(store)
+    }
+
+    /// Takes a version that was made elsewhere, unless what there is wins: [`KvError::Exists`]. Without a resolution
+    /// nothing wins over it.
+    pub fn take(&mut self, made: &Made<'_>, by: Option<Resolution>) -> Result<Mutated, KvError> {
+        self.check_changeable()?;
+        if !self.locked.is_credible(made.cas) {
+            return Err(KvError::CasAhead);
+        }
+        let stored_key = stored(self.key);
+        if let Some((rev, cas)) = self.locked.version_of(&stored_key, self.hash) {
+            let wins = match by {
+                None => true,
+                Some(Resolution::Revision) => (made.rev, made.cas) > (rev, cas),
+                Some(Resolution::Time) => (made.cas, made.rev) > (cas, rev),
+            };
+            if !wins {
+                return Err(KvError::Exists);
+            }
+        }
+        self.locked.tell_changes_before(self.key.collection);
+        let (seqno, is_deletion) = (self.locked.high_seqno() + 1, made.kind != MadeKind::Document);
+        let cas = if made.cas == 0 { self.locked.next_cas() } else { made.cas };
+        let like = match made.kind {
+            MadeKind::Document => {
+                let (kind, datatype) = (Kind::Document, made.datatype);
+                let (flags, expiry) = (made.flags, made.expiry);
+                Header { kind, datatype, flags, expiry, ..self.locked.shadow_header() }
+            }
+            _ if !made.value.is_empty() => self.locked.shadow_header(),
+            kind => self.locked.tombstone_header(kind == MadeKind::Expiration),
+        };
+        let header = Header { cas, seqno, rev: made.rev.max(1), ..like };
+        self.locked.take_version(&stored_key, self.hash, header, made.value)?;
+        self.present = if is_deletion { None } else { self.locked.live(self.key, self.hash) };
+        Ok(self.mutated(cas, seqno))
     }
 
     /// Leaves a shadow with this section of extended attributes, in place of the document, of another shadow, or of
@@ -516,4 +554,12 @@ impl<'v> Entry<'v> {
     pub fn max_cas(&self) -> u64 {
         self.locked.max_cas()
     }
+}
+
+/// The key with its collection's prefix.
+fn stored(key: Key<'_>) -> Vec<u8> {
+    let mut stored = Vec::with_capacity(crate::index::stored_key_len(key));
+    collection_id::encode(key.collection, &mut stored);
+    stored.extend_from_slice(key.bytes);
+    stored
 }

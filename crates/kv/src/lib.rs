@@ -27,11 +27,13 @@ pub mod mailbox;
 mod memory_policy;
 pub mod meters;
 pub mod mutation;
+pub mod news;
 pub mod node;
 pub mod node_context;
 mod now;
 pub mod pager;
 pub mod persistence;
+mod piece_queue;
 pub mod polling;
 pub mod prefixes;
 pub mod profile;
@@ -46,7 +48,8 @@ pub mod topology;
 pub mod users;
 
 pub use bucket::{
-    Ahead, Audited, Auditing, Bucket, DefragmenterFigures, WorkFigures, compressor, defragmenter, watch,
+    Ahead, Audited, Auditing, Bucket, DefragmenterFigures, WorkFigures, compressor, consumers, defragmenter,
+    follow, watch,
 };
 pub use bucket_schema::{BUCKET_SETTINGS, BucketSetting, NotAllowed, SettingKind, SettingValue};
 pub use doorbell::Doorbell;
@@ -56,7 +59,9 @@ pub use index::{Audit, Document, Hand, PinnedValue, Use};
 pub use key::{Key, Place, VbId};
 pub use mailbox::{Cookie, Outcome};
 pub use meters::Meter;
-pub use mutation::{Expiry, LARGE_VALUE, LargeItem, Mutated, Mutation, Store, StoreKind, Value};
+pub use mutation::{
+    Expiry, LARGE_VALUE, LargeItem, Made, MadeKind, Mutated, Mutation, Resolution, Store, StoreKind, Value,
+};
 pub use node::Node;
 pub use node_context::NodeContext;
 pub use now::Now;

@@ -30,10 +30,16 @@ pub(crate) mod rank {
     pub(crate) const LOADING: u8 = 50;
     /// A bucket's watchers.
     pub(crate) const WATCHERS: u8 = 60;
+    /// The connections that follow a bucket.
+    pub(crate) const CONSUMERS: u8 = 62;
     /// The scans of a bucket.
     pub(crate) const SCANS: u8 = 65;
     /// The values that somebody waits for.
     pub(crate) const FETCHES: u8 = 70;
+    /// Pieces of journals that streams wait for.
+    pub(crate) const PIECES: u8 = 72;
+    /// A piece of a journal that has been read.
+    pub(crate) const SHELF: u8 = 74;
     /// Letters for a thread.
     pub(crate) const MAILBOX: u8 = 80;
     /// Counts by prefix.

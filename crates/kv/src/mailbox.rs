@@ -39,6 +39,8 @@ pub enum Outcome {
     Fetched(Result<(), KvError>),
     /// There is news for a watcher.
     Watched,
+    /// There is news for a follower.
+    Stirred,
 }
 
 /// A cookie with its outcome.

@@ -113,6 +113,44 @@ pub struct Mutation<'a> {
     pub store: Store<'a>,
 }
 
+/// A version of a document that was made elsewhere.
+pub struct Made<'a> {
+    /// Its CAS; 0: it gets the next one of the clock.
+    pub cas: u64,
+    /// Its revision.
+    pub rev: u64,
+    /// The client's flags.
+    pub flags: u32,
+    /// When it expires, in unix seconds; 0: never.
+    pub expiry: u32,
+    /// Datatype bits.
+    pub datatype: u8,
+    /// Its value; of a deletion the section of extended attributes that are left.
+    pub value: &'a [u8],
+    /// What it is.
+    pub kind: MadeKind,
+}
+
+/// See [`Made::kind`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MadeKind {
+    /// A document.
+    Document,
+    /// A deletion.
+    Deletion,
+    /// A deletion because it had expired.
+    Expiration,
+}
+
+/// Which of two versions wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolution {
+    /// That of more revisions, then that of the higher CAS.
+    Revision,
+    /// That of the higher CAS, which is a time; then that of more revisions.
+    Time,
+}
+
 /// The result of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mutated {

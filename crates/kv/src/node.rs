@@ -18,6 +18,7 @@ use crate::doorbell::Doorbell;
 use crate::fetch_queue::FetchQueue;
 use crate::hub::Hub;
 use crate::mailbox::{Cookie, Mailbox, Outcome};
+use crate::piece_queue::PieceQueue;
 use crate::profile::Profile;
 use crate::requests::Requests;
 use crate::settings::{BUCKET_NAME, BucketKind, BucketSettings, Limits, NodeSettings, is_bucket_name};
@@ -172,6 +173,7 @@ pub struct Node {
     hub: Arc<Hub>,
     flushers: [Arc<Doorbell>; FLUSHERS],
     fetches: [FetchQueue; FETCHERS],
+    pieces: PieceQueue,
     flush_buffer_bytes: [AtomicU64; FLUSHERS],
     warm_up: Doorbell,
     shutdown: Doorbell,
@@ -198,6 +200,7 @@ impl Node {
             hub: Arc::new(Hub::new(settings.threads)),
             flushers: Default::default(),
             fetches: Default::default(),
+            pieces: PieceQueue::default(),
             flush_buffer_bytes: Default::default(),
             warm_up: Doorbell::default(),
             shutdown: Doorbell::default(),
@@ -385,6 +388,15 @@ impl Node {
 
     pub(crate) fn fetch_queue(&self, index: usize) -> &FetchQueue {
         &self.fetches[index % FETCHERS]
+    }
+
+    /// Rings when there is work for [`crate::persistence::PieceReader`].
+    pub fn piece_bell(&self) -> &Doorbell {
+        &self.pieces.bell
+    }
+
+    pub(crate) fn pieces(&self) -> &PieceQueue {
+        &self.pieces
     }
 
     pub(crate) fn hub(&self) -> &Arc<Hub> {

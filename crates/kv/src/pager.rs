@@ -28,11 +28,12 @@ pub fn turn(cx: &mut NodeContext) -> Option<u32> {
             bucket.reclaim_expired(cx);
         }
         bucket.end_old_scans(cx.now.unix_s);
+        let streams_due_s = bucket.tend_streams(cx);
         bucket.keep_within_budget(cx);
         if bucket.tenant().take_rested() {
             bucket.purge_at_rest();
         }
-        let due = [bucket.flush_due_s(), bucket.expiry_due_s(), bucket.scans_due_s()];
+        let due = [bucket.flush_due_s(), bucket.expiry_due_s(), bucket.scans_due_s(), streams_due_s];
         due.into_iter().flatten().for_each(&mut arm);
     }
     let buckets = cx.node.buckets();

@@ -31,6 +31,8 @@ pub struct ThreadContext {
     pub(crate) caches: Caches,
     pub(crate) retired: Vec<Retired>,
     pub(crate) parts: Vec<HashPart>,
+    /// Followers that have news and have not been told.
+    pub(crate) calls: Vec<Cookie>,
     /// The monotonic clock of [`Now::mono_us`], read again where a wake-up's time is too coarse: for deadlines.
     pub clock_us: Option<fn() -> u64>,
     /// Whether this thread calls [`crate::NodeContext::ring_alarms`] when [`ThreadContext::next_alarm_us`] has come.
@@ -172,6 +174,7 @@ impl ThreadContext {
             caches: Caches::default(),
             retired: Vec::new(),
             parts: Vec::new(),
+            calls: Vec::new(),
             clock_us: None,
             keeps_alarms: false,
             tickets: 0,
@@ -234,20 +237,29 @@ impl ThreadContext {
     /// Returns true if this thread has posted anything to itself since [`ThreadContext::take_letters`].
     #[inline]
     pub fn has_letters(&self) -> bool {
-        !self.letters.is_empty()
+        !self.letters.is_empty() || !self.calls.is_empty()
     }
 
     /// Moves the letters for this thread to the end of `into`: its own, and with `from_others` those of its mailbox.
     pub fn take_letters(&mut self, from_others: bool, into: &mut Vec<Letter>) {
+        self.call_followers();
         into.append(&mut self.letters);
         if from_others && let Some(mailbox) = self.hub.mailbox(self.thread) {
             mailbox.take(into);
         }
     }
 
-    /// Ends a batch: publishes what was allocated and frees what nobody peeks at any more. Returns true if blocks are
-    /// left that wait for another thread's batch to end.
+    /// Tells the followers that have news.
+    fn call_followers(&mut self) {
+        while let Some(cookie) = self.calls.pop() {
+            self.post(cookie, Outcome::Stirred);
+        }
+    }
+
+    /// Ends a batch: publishes what was allocated, tells those who follow, and frees what nobody peeks at any more.
+    /// Returns true if blocks are left that wait for another thread's batch to end.
     pub fn end_batch(&mut self) -> bool {
+        self.call_followers();
         let mut purge = false;
         for held in self.caches.iter_mut() {
             held.tenant.publish(&mut held.cache);

@@ -227,10 +227,15 @@ impl Connection {
         let stuck =
             self.backlog.as_ref().map(|backlog| (backlog.progress_ms + limits.stuck_peer_ms, Overdue::Stuck));
         let idle_limit_ms = self.idle_limit_ms();
-        let waits = self.backlog.is_some() || self.session.has_waits() || self.session.is_watching();
+        let waits = self.backlog.is_some()
+            || self.session.has_waits()
+            || self.session.is_watching()
+            || self.session.follows();
         let may_be_idle = idle_limit_ms > 0 && !waits;
         let idle = may_be_idle.then_some((self.active_ms + idle_limit_ms, Overdue::Idle));
-        [unfinished, stuck, idle].into_iter().flatten().min_by_key(|(at_ms, _)| *at_ms)
+        let noop = self.session.noop_due_ms().filter(|_| self.backlog.is_none());
+        let noop = noop.map(|at_ms| (at_ms, Overdue::Noop));
+        [unfinished, stuck, idle, noop].into_iter().flatten().min_by_key(|(at_ms, _)| *at_ms)
     }
 
     /// When the peer last took or sent something.

@@ -3,6 +3,7 @@
 //! ```text
 //!   dm:flusher0, dm:flusher1   write dirty documents; parked while there are none
 //!   dm:fetcher0, dm:fetcher1   read requested ejected values; parked while there are none
+//!   dm:reader                  reads journals for streams of changes; parked while none wants it
 //!   dm:warmup0..N              read journals after a start, one per worker; end when everything is read
 //! ```
 //! Each is started by the first ring of its bell.
@@ -14,7 +15,9 @@ use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use journal::log::Buffer;
-use kv::persistence::{FETCHERS, FLUSHERS, Fetcher, Flusher, Trouble, load_next, waits_for_load};
+use kv::persistence::{
+    FETCHERS, FLUSHERS, Fetcher, Flusher, PieceReader, Trouble, load_next, waits_for_load,
+};
 use kv::{Bucket, Node, NodeContext};
 use parking_lot::Mutex;
 
@@ -22,8 +25,10 @@ use crate::clock::Clock;
 
 /// Number of executing threads of persistent buckets in a node with this many workers.
 pub(crate) const fn journal_threads(workers: usize) -> usize {
-    FLUSHERS + FETCHERS + workers
+    FLUSHERS + FETCHERS + READERS + workers
 }
+
+const READERS: usize = 1;
 
 /// Time between two log lines about a warm-up.
 const PROGRESS_MS: u64 = 3000;
@@ -36,6 +41,7 @@ pub(crate) struct Journals {
     first_thread: usize,
     flushers: Vec<Arc<Parked>>,
     fetchers: Vec<Arc<Parked>>,
+    reader: Arc<Parked>,
     warm_up: Arc<WarmUp>,
 }
 
@@ -59,23 +65,27 @@ impl Journals {
             parked
         });
         let fetchers = fetchers.collect();
+        let first_reader = first_fetcher + FETCHERS;
+        let reader = Parked::new("dm:reader".to_owned(), node, first_reader, clock, Duty::Read);
+        let rung = Arc::clone(&reader);
+        node.piece_bell().connect(Box::new(move || rung.wake()));
         let warm_up = Arc::new(WarmUp {
             node: Arc::clone(node),
             clock,
-            first_thread: first_fetcher + FETCHERS,
+            first_thread: first_reader + READERS,
             stop: AtomicBool::new(false),
             running: Mutex::new((0..workers).map(|_| None).collect()),
             logged_ms: Mutex::new(clock.now().mono_ms()),
         });
         let rung = Arc::clone(&warm_up);
         node.warm_up_bell().connect(Box::new(move || rung.look()));
-        Self { node: Arc::clone(node), clock, first_thread, flushers, fetchers, warm_up }
+        Self { node: Arc::clone(node), clock, first_thread, flushers, fetchers, reader, warm_up }
     }
 
     /// Stops the threads and waits for them. Nothing is written after that.
     pub(crate) fn stop(&self) {
         self.warm_up.stop();
-        for parked in self.fetchers.iter().chain(&self.flushers) {
+        for parked in self.fetchers.iter().chain(&self.flushers).chain([&self.reader]) {
             parked.stop();
         }
     }
@@ -110,6 +120,7 @@ impl Journals {
 enum Duty {
     Flush(usize),
     Fetch(usize),
+    Read,
 }
 
 impl Duty {
@@ -117,6 +128,7 @@ impl Duty {
         match self {
             Self::Flush(index) => Worker::Flusher(Flusher::new(index, Buffer::BYTES)),
             Self::Fetch(index) => Worker::Fetcher(Fetcher::new(index)),
+            Self::Read => Worker::Reader(PieceReader::default()),
         }
     }
 }
@@ -125,6 +137,7 @@ impl Duty {
 enum Worker {
     Flusher(Flusher),
     Fetcher(Fetcher),
+    Reader(PieceReader),
 }
 
 impl Worker {
@@ -137,6 +150,11 @@ impl Worker {
                 due_ms
             }
             Self::Fetcher(fetcher) => fetcher.turn(cx, &mut || clock.now()),
+            Self::Reader(reader) => {
+                reader.turn(cx, &mut || clock.now());
+                log_troubles(&cx.node);
+                None
+            }
         }
     }
 }
@@ -185,6 +203,7 @@ impl Parked {
                 match self.duty {
                     Duty::Flush(index) => self.node.flusher_not_started(index),
                     Duty::Fetch(index) => self.node.fetcher_bell(index).answer(),
+                    Duty::Read => self.node.piece_bell().answer(),
                 }
             }
         }
@@ -200,7 +219,7 @@ impl Parked {
                 match self.duty {
                     // It has been idle for seconds.
                     Duty::Flush(_) => cx.rest_for_long(),
-                    Duty::Fetch(_) => cx.rest(),
+                    Duty::Fetch(_) | Duty::Read => cx.rest(),
                 };
             }
             match due_ms {

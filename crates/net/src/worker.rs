@@ -325,7 +325,8 @@ impl Worker {
     fn goes_on(&mut self, id: u32) -> bool {
         self.charge(id);
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return false };
-        let has_more = connection.unparsed || connection.readable;
+        let has_messages = connection.backlog.is_none() && connection.session.has_to_send();
+        let has_more = connection.unparsed || connection.readable || has_messages;
         // A peer with more unsent output than this is not read from.
         let is_held_up = connection.unsent() > self.limits.output_backlog_bytes.min(self.allowance);
         let session = &mut connection.session;

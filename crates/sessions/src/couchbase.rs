@@ -12,12 +12,15 @@
 //! * [`documents`]: everything that touches a document; [`subdocument`]: at paths in it; [`incoming`]: the values that
 //!   clients send;
 //! * [`json`]: which documents are JSON;
-//! * [`inquiry`]: metadata and seqnos; [`manifest`]: scopes and collections; [`scan`]: many documents.
+//! * [`inquiry`]: metadata and seqnos; [`manifest`]: scopes and collections; [`scan`]: many documents;
+//! * [`with_meta`]: changes of other clusters;
+//! * [`dcp`]: change streams.
 //!
 //! A single node is its own majority: a durable write at level "majority" is complete once it is in memory. An
 //! ephemeral bucket refuses persistence levels.
 
 mod answer;
+mod dcp;
 mod documents;
 mod handshake;
 mod incoming;
@@ -27,11 +30,13 @@ mod manifest;
 mod scan;
 mod subdocument;
 mod vbuckets;
+mod with_meta;
 
 use std::sync::Arc;
 
 use answer::Answer;
 pub use answer::Pending;
+pub(super) use dcp::{Producer, may_follow};
 use documents::{Executed, Operation, Waiting};
 use kv::collections::DEFAULT_ID;
 use kv::key::{KEY_MAX, NAMED_KEY_MAX};
@@ -83,6 +88,8 @@ pub struct State {
     map_revision: u64,
     /// A SCRAM login between challenge and proof.
     login: Option<Box<Exchange>>,
+    /// The streams of a DCP connection.
+    pub(super) producer: Option<Box<Producer>>,
 }
 
 /// See [`super::binary::key`].
@@ -252,6 +259,14 @@ fn execute_on_document(
     };
     match request.header.opcode {
         Opcode::GET_META | Opcode::GETQ_META => inquiry::get_meta(&operation, cx, out)?,
+        Opcode::SET_WITH_META
+        | Opcode::SETQ_WITH_META
+        | Opcode::ADD_WITH_META
+        | Opcode::ADDQ_WITH_META
+        | Opcode::DEL_WITH_META
+        | Opcode::DELQ_WITH_META
+        | Opcode::MUTATE_WITH_META => operation.with_meta(&body, cx, out)?,
+        Opcode::RETURN_META => operation.return_meta(body, cx, out)?,
         // There are no replicas.
         Opcode::GET_REPLICA | Opcode::GET_EX_REPLICA => handshake::not_my_vbucket(peer, &answer, cx, out),
         opcode if opcodes::is_subdocument(opcode) && wire::couchbase::subdocument::reads_replica(request) => {
@@ -394,7 +409,7 @@ fn execute_other(
         Opcode::SELECT_BUCKET => handshake::select_bucket(peer, answer, request, body, cx, out),
         Opcode::GET_CLUSTER_CONFIG => handshake::cluster_config(peer, answer, request, cx, out),
         Opcode::SET_VBUCKET => vbuckets::set(peer, answer, request, body, cx, out),
-        Opcode::GET_VBUCKET | Opcode::GET_FAILOVER_LOG => {
+        Opcode::GET_VBUCKET | Opcode::GET_FAILOVER_LOG | Opcode::DCP_GET_FAILOVER_LOG => {
             vbuckets::ask(peer, answer, request, is_bare, cx, out);
         }
         Opcode::DEL_VBUCKET => vbuckets::delete(peer, answer, request, cx, out),
@@ -410,6 +425,13 @@ fn execute_other(
         Opcode::COLLECTIONS_GET_MANIFEST => manifest::get(peer, answer, is_bare, out),
         Opcode::COLLECTIONS_GET_ID => manifest::collection_id(peer, answer, request, body, out),
         Opcode::COLLECTIONS_GET_SCOPE_ID => manifest::scope_id(peer, answer, request, body, out),
+        Opcode::GET_ALL_VB_SEQNOS => dcp::all_seqnos(peer, answer, request, body, out),
+        Opcode::DCP_OPEN => dcp::open(peer, answer, request, body, cx, out),
+        Opcode::DCP_CONTROL => dcp::control(peer, answer, request, body, out),
+        Opcode::DCP_STREAM_REQ => dcp::stream(peer, answer, request, body, cx, out),
+        Opcode::DCP_CLOSE_STREAM => dcp::close(peer, answer, request, is_bare, out),
+        Opcode::DCP_BUFFER_ACKNOWLEDGEMENT => dcp::acknowledge_bytes(peer, answer, request, out),
+        Opcode::DCP_SEQNO_ACKNOWLEDGED => dcp::acknowledge_seqno(peer, answer, request, cx, out),
         _ => answer.error(Status::NOT_SUPPORTED, "The operation is not supported", out),
     }
 }
@@ -459,6 +481,7 @@ const fn is_query(opcode: Opcode) -> bool {
             | Opcode::SET_VBUCKET
             | Opcode::GET_VBUCKET
             | Opcode::GET_FAILOVER_LOG
+            | Opcode::DCP_GET_FAILOVER_LOG
             | Opcode::DEL_VBUCKET
             | Opcode::STAT
             | Opcode::OBSERVE
@@ -472,6 +495,13 @@ const fn is_query(opcode: Opcode) -> bool {
             | Opcode::COLLECTIONS_GET_MANIFEST
             | Opcode::COLLECTIONS_GET_ID
             | Opcode::COLLECTIONS_GET_SCOPE_ID
+            | Opcode::GET_ALL_VB_SEQNOS
+            | Opcode::DCP_OPEN
+            | Opcode::DCP_CONTROL
+            | Opcode::DCP_STREAM_REQ
+            | Opcode::DCP_CLOSE_STREAM
+            | Opcode::DCP_BUFFER_ACKNOWLEDGEMENT
+            | Opcode::DCP_SEQNO_ACKNOWLEDGED
     )
 }
 
@@ -493,7 +523,7 @@ fn frame_infos(peer: &Peer, answer: &Answer, request: &Request<'_>, out: &mut Ou
         answer.error(Status::NOT_SUPPORTED, "Impersonation is not supported", out);
         return None;
     }
-    if infos.stream_id.is_some() {
+    if infos.stream_id.is_some() && request.header.opcode != Opcode::DCP_CLOSE_STREAM {
         answer.error(Status::EINVAL, "A stream id belongs to DCP", out);
         return None;
     }

@@ -28,7 +28,10 @@ impl Session {
 
     /// Bytes of held answers and copied requests, and of a watcher's buffer.
     pub fn held_bytes(&self) -> usize {
-        self.peer.waits.as_ref().map_or(0, |waits| waits.bytes()) + self.watch_bytes()
+        let producer = self.peer.couchbase.producer.as_ref();
+        self.peer.waits.as_ref().map_or(0, |waits| waits.bytes())
+            + self.watch_bytes()
+            + producer.map_or(0, |producer| producer.held_bytes())
     }
 
     /// Executes a request while earlier answers wait: its answer is held back, or the request is deferred.

@@ -81,7 +81,10 @@ impl Session {
     /// Returns true if the peer's next bytes begin a request.
     #[inline]
     pub fn is_at_rest(&self) -> bool {
-        matches!(self.receive, Receive::Ready) && self.peer.waits.is_none() && !self.peer.close
+        matches!(self.receive, Receive::Ready)
+            && self.peer.waits.is_none()
+            && !self.peer.close
+            && !self.follows()
     }
 
     /// The connection's state if there is nothing to execute and `rest` is the unparsed input.

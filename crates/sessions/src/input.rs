@@ -1,6 +1,7 @@
 //! Splits input into requests.
 
 use kv::NodeContext;
+use wire::binary::{HEADER_LEN, Header, Magic, Opcode};
 use wire::{Parsed, binary as wire_binary, text as wire_text};
 
 use super::batch::{PREFETCH_READ, Work, place, prefetch_bytes};
@@ -126,6 +127,11 @@ impl Session {
             self.protocol = if is_binary { Protocol::Binary } else { Protocol::Text };
         }
         if self.protocol == Protocol::Binary {
+            if self.follows()
+                && let Some(step) = self.take_response(input, cx)
+            {
+                return step;
+            }
             let limits = wire_binary::Limits { frame_bytes: self.frame_bytes };
             return match wire_binary::parse(input, &limits) {
                 Parsed::Incomplete { need } => Step::Need(need),
@@ -165,6 +171,22 @@ impl Session {
                 self.queue(Request::Text(command), lengths, input, connection, cx, batch)
             }
         }
+    }
+
+    /// Takes what a follower answers to a message: only that to a NOOP means anything.
+    #[cold]
+    fn take_response(&mut self, input: &[u8], cx: &NodeContext) -> Option<Step> {
+        let responses = [Magic::RESPONSE.0, Magic::FLEXIBLE_RESPONSE.0];
+        let is_response = input.first().is_some_and(|magic| responses.contains(magic));
+        if !is_response {
+            return None;
+        }
+        let Some(head) = input.first_chunk() else { return Some(Step::Need(HEADER_LEN)) };
+        let header = Header::decode(head);
+        if header.opcode == Opcode::DCP_NOOP {
+            self.note_noop_answer(cx.now.mono_ms());
+        }
+        Some(self.skip(HEADER_LEN + header.body_len as usize, input.len()))
     }
 
     /// A line of text, or the rest of one that asks for many keys.

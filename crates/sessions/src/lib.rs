@@ -28,6 +28,7 @@ mod deferral;
 mod description;
 mod dump;
 mod filling;
+mod following;
 mod input;
 mod opcodes;
 mod output;

@@ -74,6 +74,8 @@ enum Needs {
     ReadWrite,
     /// Reading, system attributes included.
     ReadAll,
+    /// Writing, system attributes included.
+    WriteAll,
 }
 
 impl Needs {
@@ -84,6 +86,7 @@ impl Needs {
             Self::Write => Rights::WRITE,
             Self::ReadWrite => Rights::READ.and(Rights::WRITE),
             Self::ReadAll => Rights::READ.and(Rights::SYSTEM_ATTRIBUTES),
+            Self::WriteAll => Rights::WRITE.and(Rights::SYSTEM_ATTRIBUTES),
         }
     }
 }
@@ -175,6 +178,14 @@ rows! {
     UNLOCK_KEY      = Couchbase Asked  Unseen Never   Never   One     After Write;
     GET_META        = Couchbase Asked  Unseen Never   Never   One     After Read;
     GETQ_META       = Couchbase Asked  Unseen Never   Never   One     After Read;
+    SET_WITH_META   = Couchbase Stored Unseen Never   Never   One     After WriteAll;
+    SETQ_WITH_META  = Couchbase Stored Unseen Never   Never   One     After WriteAll;
+    ADD_WITH_META   = Couchbase Stored Unseen Never   Never   One     After WriteAll;
+    ADDQ_WITH_META  = Couchbase Stored Unseen Never   Never   One     After WriteAll;
+    DEL_WITH_META   = Couchbase Stored Unseen Never   Never   One     After WriteAll;
+    DELQ_WITH_META  = Couchbase Stored Unseen Never   Never   One     After WriteAll;
+    MUTATE_WITH_META = Couchbase Stored Unseen Never  Never   One     After WriteAll;
+    RETURN_META     = Couchbase Stored Unseen Never   Never   One     After Write;
     SUBDOC_GET      = Couchbase Asked  Needed Never   Never   One     After Read;
     SUBDOC_EXISTS   = Couchbase Asked  Needed Never   Never   One     After Read;
     SUBDOC_DICT_ADD = Couchbase Stored Needed Allowed Allowed One     After Write;

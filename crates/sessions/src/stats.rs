@@ -3,6 +3,7 @@
 //! [`gather`] makes the lists and knows nothing of a protocol. Figures come from the table in [`kv::statistics`]; what
 //! is no number of the engine is written here.
 
+mod consumers;
 mod persistence;
 mod tools;
 mod vbuckets;
@@ -143,7 +144,7 @@ pub fn gather(
         // Over the binary protocol: a list that may be long is for the text protocol.
         b"cachedump" => return Answer::Refused("stats cachedump not allowed"),
         _ if vbuckets::gather(bucket, arguments, emit) => {}
-        _ if peer.port == Port::Couchbase && tools::gather(bucket, subject, cx, emit) => {}
+        _ if peer.port == Port::Couchbase && tools::gather(bucket, (subject, arguments), cx, emit) => {}
         _ => return Answer::Unknown,
     }
     Answer::List

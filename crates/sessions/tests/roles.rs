@@ -160,7 +160,7 @@ fn bucket_requests() -> Vec<(&'static str, &'static str, Frame)> {
 fn allowed(role: &str) -> &'static [&'static str] {
     match role {
         "admin" => &[READ, WRITE, BOTH, READ_SYSTEM, WRITE_SYSTEM, STATISTICS, BUCKET],
-        "bucket_full_access" | "mobile_sync_gateway" | "data_backup" => {
+        "bucket_full_access" | "mobile_sync_gateway" | "data_backup" | "replication_target" => {
             &[READ, WRITE, BOTH, READ_SYSTEM, WRITE_SYSTEM, STATISTICS]
         }
         "data_reader" => &[READ],

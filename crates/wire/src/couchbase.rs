@@ -11,6 +11,7 @@ pub mod feature;
 pub mod frame_info;
 pub mod server_duration;
 pub mod subdocument;
+pub mod with_meta;
 
 pub use feature::{Feature, FeatureSet};
 pub use frame_info::{Durability, FrameError, FrameInfos};

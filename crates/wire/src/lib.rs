@@ -41,6 +41,7 @@ pub enum Parsed<C, E> {
 pub mod binary;
 mod codes;
 pub mod couchbase;
+pub mod dcp;
 pub mod json;
 pub mod jsonrpc;
 pub mod sasl;

@@ -37,8 +37,11 @@ use std::sync::Arc;
 /// The engine's verdict on a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is to be kept. Also the verdict on a tombstone or an abort that nothing newer has replaced.
+    /// It is to be kept. Also the verdict on a tombstone or an abort that nothing newer has replaced: it may be dropped
+    /// when it has nothing to hide.
     Live,
+    /// It is to be kept, even as an old tombstone or abort with nothing to hide.
+    Kept,
     /// A newer record of the key is in memory only, and the engine does not know which one on disk would take its
     /// place: of several such documents and tombstones of a key the newest is kept.
     LiveIfNewest,
@@ -121,13 +124,21 @@ pub(super) struct Compaction<D: Disk> {
     samples: BTreeMap<u64, Sample>,
     /// Of these, how much was ends that have to stay, which the engine does not count.
     ends_thousandths: u64,
+    /// Old ends that the engine keeps, as they were met.
+    old_kept: OldKept,
     /// A directory failed to sync: an unlinked segment may come back, and with it what a tombstone hides.
     keeps_tombstones: bool,
 }
 
 impl<D: Disk> Default for Compaction<D> {
     fn default() -> Self {
-        Self { phase: Phase::Choose, samples: BTreeMap::new(), ends_thousandths: 0, keeps_tombstones: false }
+        Self {
+            phase: Phase::Choose,
+            samples: BTreeMap::new(),
+            ends_thousandths: 0,
+            old_kept: BTreeMap::new(),
+            keeps_tombstones: false,
+        }
     }
 }
 
@@ -143,6 +154,8 @@ struct Sample {
 
 /// By vBucket and key.
 type Keyed<T> = HashMap<(u16, Vec<u8>), T>;
+/// Highest seqnos by vBucket.
+type OldKept = BTreeMap<u16, u64>;
 /// The seqno of a tombstone or abort, and what it hides.
 type Candidates = Keyed<(u64, Kind)>;
 
@@ -221,6 +234,12 @@ impl<D: Disk> Shard<D> {
         bytes / Aim { live_bytes, ..aim }.enough(self.options.segment_bytes).max(1)
     }
 
+    /// Takes the seqnos up to which the engine keeps tombstones and aborts that are old enough to be purged, by
+    /// vBucket.
+    pub fn take_old_kept(&mut self) -> BTreeMap<u16, u64> {
+        std::mem::take(&mut self.compaction.old_kept)
+    }
+
     /// Does a part of the work: reads and writes about `budget_bytes`. Tombstones older than `purge_before_unix_s` may
     /// be purged.
     pub fn compact_step(
@@ -250,7 +269,8 @@ impl<D: Disk> Shard<D> {
         let done = match &mut compaction.phase {
             Phase::Choose => {
                 let wanted = self.wants_compaction(aim);
-                let victim = self.choose(&mut compaction.samples, wanted, aim, purge_before, judge);
+                let Compaction { samples, old_kept, .. } = compaction;
+                let victim = self.choose((samples, old_kept), wanted, aim, purge_before, judge);
                 compaction.ends_thousandths = ends_thousandths(&compaction.samples);
                 match victim {
                     Ok(Some(victim)) => {
@@ -268,7 +288,8 @@ impl<D: Disk> Shard<D> {
             }
             Phase::Survey { victim, next, candidates, bytes } => {
                 let keeps = compaction.keeps_tombstones || self.has_unsearchable(victim.segment.number());
-                let mut ends = Ends { candidates, bytes, purge_before, keeps };
+                let old_kept = &mut compaction.old_kept;
+                let mut ends = Ends { candidates, bytes, old_kept, purge_before, keeps };
                 victim.survey(next, &mut budget, &mut ends, judge).map(|()| Step::More)
             }
             Phase::Check { others, candidates, .. } => {
@@ -361,7 +382,7 @@ impl<D: Disk> Shard<D> {
 
     fn choose(
         &self,
-        samples: &mut BTreeMap<u64, Sample>,
+        (samples, old_kept): (&mut BTreeMap<u64, Sample>, &mut OldKept),
         wanted: bool,
         aim: Aim,
         purge_before: u32,
@@ -382,7 +403,7 @@ impl<D: Disk> Shard<D> {
         by_age.sort_by_key(|segment| samples.get(&segment.number()).map_or(0, |sample| sample.batch));
         let runs = if aim.at_rest { SAMPLED_RUNS_AT_REST } else { SAMPLED_RUNS };
         for segment in by_age.into_iter().take(SAMPLED_SEGMENTS) {
-            let sample = sample(segment, runs, purge_before, self.last_batch, judge)?;
+            let sample = sample(segment, runs, (purge_before, &mut *old_kept), self.last_batch, judge)?;
             samples.insert(segment.number(), sample);
         }
         let share = |segment: &&Arc<Segment<D>>| {
@@ -429,7 +450,7 @@ impl<D: Disk> Shard<D> {
                 key.1.extend_from_slice(record.key);
                 let goes = goes_with(purged, &key, record)
                     || match judge(run.vbucket(), record) {
-                        Verdict::Live => false,
+                        Verdict::Live | Verdict::Kept => false,
                         Verdict::LiveIfNewest => victim.newest.is_older(&key, record),
                         Verdict::Dead => true,
                     };
@@ -553,13 +574,18 @@ struct Ends<'a> {
     candidates: &'a mut Candidates,
     /// Memory the candidates take.
     bytes: &'a mut usize,
+    old_kept: &'a mut OldKept,
     purge_before: u32,
     /// All of them stay.
     keeps: bool,
 }
 
 impl Ends<'_> {
-    fn note(&mut self, vbucket: u16, record: &Record<'_>) {
+    fn note(&mut self, vbucket: u16, record: &Record<'_>, verdict: Verdict) {
+        note_old_kept(self.old_kept, vbucket, record, verdict, self.purge_before);
+        if verdict == Verdict::Kept {
+            return;
+        }
         let is_old = record.kind == Kind::Abort || record.expiry < self.purge_before;
         if self.keeps || !is_purgeable(record.kind) || !is_old || *self.bytes > KEYS_BYTES_MAX {
             return;
@@ -596,9 +622,10 @@ impl<D: Disk> Victim<D> {
             && budget.allows(run)
         {
             passage.records(run, &mut |record| {
-                ends.note(run.vbucket(), record);
-                match judge(run.vbucket(), record) {
-                    Verdict::Live => *has_live = true,
+                let verdict = judge(run.vbucket(), record);
+                ends.note(run.vbucket(), record, verdict);
+                match verdict {
+                    Verdict::Live | Verdict::Kept => *has_live = true,
                     Verdict::LiveIfNewest => {
                         *has_live = true;
                         self.newest.note(run.vbucket(), record);
@@ -623,6 +650,20 @@ fn runs_of<D: Disk>(
         return Err(Damage { path, offset, spoils: Spoils::Nothing, part: Part::Footer });
     };
     Ok(runs)
+}
+
+/// Notes a tombstone or an abort that is old enough, and kept by the engine all the same.
+fn note_old_kept(
+    old_kept: &mut OldKept,
+    vbucket: u16,
+    record: &Record<'_>,
+    verdict: Verdict,
+    purge_before: u32,
+) {
+    if verdict == Verdict::Kept && is_purgeable(record.kind) && record.expiry < purge_before {
+        let seqno = old_kept.entry(vbucket).or_default();
+        *seqno = record.seqno.max(*seqno);
+    }
 }
 
 fn is_purgeable(kind: Kind) -> bool {
@@ -670,7 +711,7 @@ fn check<D: Disk>(reading: &mut Reading, segment: &Segment<D>, run: &Run, candid
 fn sample<D: Disk>(
     segment: &Arc<Segment<D>>,
     sampled: usize,
-    purge_before: u32,
+    (purge_before, old_kept): (u32, &mut OldKept),
     batch: u64,
     judge: Judge<'_>,
 ) -> Result<Sample, Damage> {
@@ -686,13 +727,15 @@ fn sample<D: Disk>(
                 all += length;
                 let verdict = judge(run.vbucket(), record);
                 let is_live = match verdict {
-                    Verdict::Live => true,
+                    Verdict::Live | Verdict::Kept => true,
                     Verdict::LiveIfNewest => !newest.note(run.vbucket(), record),
                     Verdict::Dead => false,
                 };
                 live += if is_live { length } else { 0 };
-                let is_end = record.kind == Kind::Tombstone && record.expiry >= purge_before;
-                ends += if is_end && verdict == Verdict::Live { length } else { 0 };
+                let is_young = record.kind == Kind::Tombstone && record.expiry >= purge_before;
+                note_old_kept(old_kept, run.vbucket(), record, verdict, purge_before);
+                let stays = verdict == Verdict::Kept || is_young && verdict == Verdict::Live;
+                ends += if stays { length } else { 0 };
             })?;
         }
     }

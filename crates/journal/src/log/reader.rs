@@ -130,7 +130,7 @@ fn find_in_run<D: Disk>(
     Ok(None)
 }
 
-fn damaged<D: Disk>(segment: &Segment<D>, vbucket: u16, offset: u64, part: Part) -> ReadError {
+pub(super) fn damaged<D: Disk>(segment: &Segment<D>, vbucket: u16, offset: u64, part: Part) -> ReadError {
     let spoils = Spoils::VBucket(vbucket);
     ReadError::Damaged(Damage { path: segment.path.clone(), offset, spoils, part })
 }

@@ -144,6 +144,13 @@ impl<D: Disk> Segment<D> {
         }
     }
 
+    /// The runs of a vBucket that may hold a seqno above `after`, up to `end`. `None` if its footer has become
+    /// unreadable.
+    pub(super) fn runs_between(&self, vbucket: u16, after: u64, end: u64) -> io::Result<Option<Vec<Run>>> {
+        let is_between = |first: u64, last: u64| last > after && first <= end;
+        self.runs_of(vbucket, |line| is_between(line.first, line.last), |run| is_between(run.first, run.last))
+    }
+
     /// The runs of a vBucket that may hold a smaller seqno. `None` if its footer has become unreadable.
     pub(super) fn runs_before(&self, vbucket: u16, seqno: u64) -> io::Result<Option<Vec<Run>>> {
         let is_before = |run: &Run| run.last > 0 && run.first < seqno;

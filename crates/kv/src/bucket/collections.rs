@@ -32,8 +32,9 @@ impl Bucket {
         self.note_limits();
         if drops {
             self.dropped.store(true, SeqCst);
-            self.doorbell.ring();
         }
+        // It reclaims what is dropped, and tells followers.
+        self.doorbell.ring();
         Ok(uid)
     }
 

@@ -365,6 +365,10 @@ impl Bucket {
             if state != VbState::Active {
                 sync.abandon(notices);
             }
+            if state == VbState::Active && locked.is_followed() {
+                locked.tell_changes();
+            }
+            locked.call_followers(None);
         });
     }
 
@@ -392,7 +396,7 @@ impl Bucket {
             }
         });
         ended?;
-        self.flush_vbucket(vb);
+        self.flush_vbucket(cx, vb);
         Ok(())
     }
 

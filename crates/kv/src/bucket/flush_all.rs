@@ -1,10 +1,11 @@
 //! flush_all: removes what was stored before some moment. The items are reclaimed in the background.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 
 use super::{Bucket, attention};
 use crate::storage::Persistence;
-use crate::{KvError, Meter, ThreadContext, VbId};
+use crate::{KvError, Meter, Outcome, ThreadContext, VbId};
 
 impl Bucket {
     /// flush_all: removes everything stored until now (`at_unix_s` 0), or until that time once it has come. Replaces a
@@ -27,7 +28,7 @@ impl Bucket {
             self.doorbell.ring();
         } else {
             self.flush_at_s.store(0, SeqCst);
-            self.flush_now();
+            self.flush_now(cx);
         }
         Ok(())
     }
@@ -42,23 +43,28 @@ impl Bucket {
         // its time.
         self.lower(attention::FLUSH);
         if self.flush_at_s.compare_exchange(at_s, 0, SeqCst, SeqCst).is_ok() {
-            self.flush_now();
+            self.flush_now(cx);
         } else if self.flush_at_s.load(SeqCst) != 0 {
             self.raise(attention::FLUSH);
         }
     }
 
     /// Removes everything stored in one vBucket until now.
-    pub(crate) fn flush_vbucket(&self, vb: VbId) {
-        if self.vbucket(vb).flush(self.dirty(), vb.0) {
-            self.note_flushed();
-        }
+    pub(crate) fn flush_vbucket(&self, cx: &ThreadContext, vb: VbId) {
+        self.flush_range(cx, vb.0..=vb.0);
     }
 
-    fn flush_now(&self) {
-        let mut any = false;
-        for (vbucket, vb) in self.vbuckets.iter().zip(0..) {
-            any |= vbucket.flush(self.dirty(), vb);
+    fn flush_now(&self, cx: &ThreadContext) {
+        self.flush_range(cx, 0..=self.vbucket_mask);
+    }
+
+    fn flush_range(&self, cx: &ThreadContext, vbs: RangeInclusive<u16>) {
+        let (mut any, mut calls) = (false, Vec::new());
+        for vb in vbs {
+            any |= self.vbucket(VbId(vb)).flush(self.dirty(), vb, &mut calls);
+        }
+        for cookie in calls {
+            cx.hub.post(cookie, Outcome::Stirred);
         }
         if any {
             self.note_flushed();

@@ -165,7 +165,8 @@ impl Bucket {
         }
     }
 
-    pub(crate) fn count_removal(&self, cx: &ThreadContext, result: Result<(), KvError>) {
+    /// Counts an attempted removal.
+    pub fn count_removal(&self, cx: &ThreadContext, result: Result<(), KvError>) {
         match result {
             Ok(()) => self.count(cx, Meter::DeleteHits, 1),
             Err(KvError::NotFound) => self.count(cx, Meter::DeleteMisses, 1),
@@ -216,6 +217,14 @@ impl Bucket {
     pub fn count_touch(&self, cx: &ThreadContext, hit: bool) {
         self.count(cx, Meter::CmdTouch, 1);
         self.count(cx, if hit { Meter::TouchHits } else { Meter::TouchMisses }, 1);
+    }
+}
+
+impl Entry<'_> {
+    /// Stores under a condition.
+    pub fn mutate(&mut self, mutation: Mutation<'_>) -> Result<Mutated, KvError> {
+        let Mutation { kind, cas, store } = mutation;
+        mutate_entry(self, &kind, cas, store)
     }
 }
 

@@ -47,7 +47,7 @@ struct Walk {
     audit: Audit,
     seen: HashSet<u64>,
     /// Items by seqno, with their locations.
-    by_seqno: BTreeMap<u64, (Location, Kind)>,
+    by_seqno: BTreeMap<u64, Location>,
 }
 
 impl Walk {
@@ -55,7 +55,7 @@ impl Walk {
         if !self.seen.insert(location.bits()) {
             return Err(format!("{location:?} is named twice"));
         }
-        if let Some(other) = self.by_seqno.insert(header.seqno, (location, header.kind)) {
+        if let Some(other) = self.by_seqno.insert(header.seqno, location) {
             return Err(format!("seqno {} is that of {location:?} and {other:?}", header.seqno));
         }
         let size = header.item_size();
@@ -162,7 +162,6 @@ impl Locked<'_> {
     }
 
     fn audit_order(&mut self, walk: &mut Walk) -> Result<(), String> {
-        let persistent = self.is_persistent();
         let mut slots = BTreeMap::new();
         if let Some(order) = &self.state.order {
             order.iterate(|seqno, location| {
@@ -174,14 +173,13 @@ impl Locked<'_> {
             if header.kind == Kind::Abort {
                 walk.enter(*location, &header)?;
             }
-            if header.seqno != *seqno || walk.by_seqno.get(seqno).is_none_or(|(at, _)| at != location) {
+            if header.seqno != *seqno || walk.by_seqno.get(seqno) != Some(location) {
                 return Err(format!("the slot of seqno {seqno} names {header:?}, at another place"));
             }
         }
         let Some(floor) = self.state.order.as_ref().map(|order| order.floor()) else { return Ok(()) };
-        for (seqno, (_, kind)) in walk.by_seqno.range(floor + 1..) {
-            let has_slot = persistent || !kind.is_prepare();
-            if has_slot && !slots.contains_key(seqno) {
+        for seqno in walk.by_seqno.range(floor + 1..).map(|(seqno, _)| seqno) {
+            if !slots.contains_key(seqno) {
                 return Err(format!("the item of seqno {seqno} has no slot"));
             }
         }

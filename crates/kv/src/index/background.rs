@@ -124,16 +124,20 @@ impl Locked<'_> {
         }
         let persistent = self.is_persistent();
         let (mut dead, mut living) = (
-            arrayvec::ArrayVec::<Location, GROUP_ITEMS>::new(),
+            arrayvec::ArrayVec::<(Location, Dead), GROUP_ITEMS>::new(),
             arrayvec::ArrayVec::<(Location, u8), GROUP_ITEMS>::new(),
         );
         for (found, rank) in met {
             let item = self.item(found.location);
             let death = self.death(item);
-            // Only a shadow is deleted and stays. Where documents may be evicted, it may be, too.
-            let is_shadow = !persistent && death == Some(Dead::Deleted);
-            if death.is_some() && !is_shadow && (!persistent || death == Some(Dead::Flushed)) {
-                dead.push(found.location);
+            // A shadow is deleted and stays. Where documents may be evicted, it may be, too.
+            // SAFETY: the item is in the table and the lock is held.
+            let is_shadow =
+                !persistent && unsafe { item.kind() } == Kind::Shadow && death == Some(Dead::Deleted);
+            if let Some(why) =
+                death.filter(|why| *why == Dead::Flushed || *why == Dead::Expired && !persistent)
+            {
+                dead.push((found.location, why));
                 continue;
             }
             let visited = rank::visited(rank);
@@ -148,8 +152,10 @@ impl Locked<'_> {
             }
         }
         let mut swept = Swept { candidates: dead.len() + living.len(), ..Swept::default() };
-        for location in dead {
-            swept.freed_bytes += self.remove_at(location);
+        // Those that flush_all has removed first: they leave nothing, and what others leave may push them out.
+        dead.sort_unstable_by_key(|(_, why)| *why != Dead::Flushed);
+        for (location, why) in dead {
+            swept.freed_bytes += self.let_go_at(location, why);
         }
         let bar = census.bar();
         for (location, _) in living.into_iter().filter(|&(_, worth)| worth <= bar) {
@@ -158,7 +164,7 @@ impl Locked<'_> {
                 self.eject(self.present_at(location))
             } else {
                 self.note_evicted(location, gone.as_deref_mut());
-                self.remove_at(location)
+                self.evict_at(location)
             };
             swept.evicted += 1;
         }
@@ -194,7 +200,7 @@ impl Locked<'_> {
                     self.eject(present);
                 } else {
                     self.note_evicted(location, gone);
-                    self.remove_at(location);
+                    self.evict_at(location);
                 }
                 return true;
             }
@@ -219,6 +225,33 @@ impl Locked<'_> {
     fn is_unfetched(&self, item: ItemPtr) -> bool {
         // SAFETY: the item is in the table and the lock is held.
         unsafe { item.header() }.marks & mark::FETCHED == 0
+    }
+
+    /// Frees a dead item at a location of the table, or as much of it as may go. Returns the bytes gained.
+    fn let_go_at(&mut self, location: Location, why: Dead) -> u64 {
+        if !self.leaves_ends() {
+            return self.remove_at(location);
+        }
+        let present = self.present_at(location);
+        let bytes = location.footprint(self.header(present).item_size()) as u64;
+        if self.let_go(present, why) { bytes } else { 0 }
+    }
+
+    /// Evicts the item at a location of the table: to those who follow, that is a deletion. Returns the bytes gained.
+    fn evict_at(&mut self, location: Location) -> u64 {
+        if !self.leaves_ends() {
+            return self.remove_at(location);
+        }
+        let present = self.present_at(location);
+        let bytes = location.footprint(self.header(present).item_size()) as u64;
+        let cas = self.next_cas();
+        match self.leave_tombstone(present, cas, mark::DELETED) {
+            Ok(_) => bytes,
+            Err(_) => {
+                self.remove_unseen(present);
+                bytes
+            }
+        }
     }
 
     /// Removes the item at a location of the table. Returns the bytes it took.
@@ -303,7 +336,12 @@ impl Locked<'_> {
         {
             rare.wheel.clear(&self.memory.resources.tenant, self.memory.cache);
             rare.locks.clear(&self.memory.resources.tenant, self.memory.cache);
-            if rare.prepares.is_none() && rare.durable.is_none() && rare.sync_writes.is_none() {
+            if rare.prepares.is_none()
+                && rare.durable.is_none()
+                && rare.sync_writes.is_none()
+                && rare.followers.is_none()
+                && rare.events.is_none()
+            {
                 self.state.rare = None;
             }
         }

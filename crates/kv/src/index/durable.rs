@@ -20,6 +20,7 @@ use wire::binary::datatype::XATTR;
 use wire::xattrs;
 
 use super::dirty::DirtySet;
+use super::document::PinnedValue;
 use super::item::{Header, ItemPtr, Kind, STORED_KEY_MAX, collection_of, inflated_len, mark};
 use super::order::SeqnoOrder;
 use super::replay::Replay;
@@ -33,7 +34,7 @@ const AHEAD_LINES: usize = 2;
 /// A value stays in memory if ejecting it gains less than this: fetching it costs a read.
 const EJECT_GAIN_LEAST: usize = 8;
 /// A shadow goes after this time: as long as tombstones stay on disk by default.
-const SHADOW_AGE_S: u32 = 3 * 24 * 3600;
+pub(crate) const SHADOW_AGE_S: u32 = 3 * 24 * 3600;
 
 /// The persistent side of a vBucket.
 #[derive(Default)]
@@ -42,6 +43,9 @@ pub(crate) struct Durable {
     pub(crate) persisted_seqno: u64,
     /// The flush_all that is on disk reaches up to this seqno.
     pub(crate) persisted_flushed: u64,
+    /// Deletions up to this seqno may be forgotten, and those up to the other are: that is on disk.
+    pub(crate) purged_seqno: u64,
+    pub(crate) purged_persisted: u64,
     /// Highest revision of a deleted document: a new one starts above it.
     pub(crate) max_deleted_rev: u64,
     /// Tombstones in the table.
@@ -57,6 +61,14 @@ pub(crate) struct Durable {
     pub(crate) setting: Option<(VbState, Topology)>,
     /// Set while the journal is read.
     pub(super) replay: Option<Box<Replay>>,
+}
+
+/// What of a vBucket's state is on disk.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OnDisk {
+    pub(crate) version: u64,
+    pub(crate) flushed_seqno: u64,
+    pub(crate) purged_seqno: u64,
 }
 
 /// An unflushed item, as the flusher encodes it.
@@ -84,6 +96,14 @@ enum TakenValue {
 }
 
 impl Taken {
+    /// Returns the value where it lies, if it is a long one.
+    pub(crate) fn into_pinned(self) -> Option<PinnedValue> {
+        match self.value {
+            TakenValue::Pinned(pin) => Some(PinnedValue::new(pin)),
+            TakenValue::Copied(_) => None,
+        }
+    }
+
     pub(crate) fn as_dirty(&self) -> Dirty<'_> {
         let value = match &self.value {
             TakenValue::Pinned(pin) => pin,
@@ -146,7 +166,9 @@ impl Locked<'_> {
             // The very first change: the state is written with it.
             durable.state_version += 1;
         }
-        self.state.order = Some(Box::new(SeqnoOrder::above(self.state.high_seqno)));
+        let mut order = SeqnoOrder::above(self.state.high_seqno);
+        order.set_followed(self.is_followed());
+        self.state.order = Some(Box::new(order));
         self.mark_dirty();
     }
 
@@ -197,9 +219,15 @@ impl Locked<'_> {
 
     /// Returns how many items are not on disk.
     pub(crate) fn unflushed(&mut self) -> u32 {
+        let persisted_seqno = self.persisted_seqno();
         match &mut self.state.order {
             Some(order) if self.memory.resources.dirty.is_some() => {
-                order.live(&self.memory.resources.tenant, self.memory.cache)
+                let (tenant, cache) = (&self.memory.resources.tenant, &mut *self.memory.cache);
+                if order.is_followed() {
+                    order.live_above(persisted_seqno, tenant, cache)
+                } else {
+                    order.live(tenant, cache)
+                }
             }
             _ => 0,
         }
@@ -210,11 +238,11 @@ impl Locked<'_> {
     /// Returns true if the table may have items of deleted keys.
     #[inline]
     pub(super) fn keeps_deleted(&self) -> bool {
-        self.is_persistent() || self.state.rare.as_ref().is_some_and(|rare| rare.shadows > 0)
+        self.leaves_ends() || self.state.rare.as_ref().is_some_and(|rare| rare.shadows > 0)
     }
 
-    /// Replaces an item by a tombstone. Returns its seqno.
-    pub(super) fn leave_tombstone(&mut self, present: Present, cas: u64) -> Result<u64, KvError> {
+    /// Replaces an item by a tombstone, which says why: [`mark::DELETED`] or [`mark::EXPIRED`]. Returns its seqno.
+    pub(super) fn leave_tombstone(&mut self, present: Present, cas: u64, why: u8) -> Result<u64, KvError> {
         let old = self.header(present);
         let seqno = self.state.high_seqno + 1;
         self.reserve_seqno(seqno)?;
@@ -226,7 +254,7 @@ impl Locked<'_> {
             rev: old.rev + 1,
             value_len: 0,
             datatype: 0,
-            marks: 0,
+            marks: why,
             flags: 0,
             expiry: self.now.unix_s.max(1),
             ..old
@@ -234,6 +262,7 @@ impl Locked<'_> {
         .with_words();
         let location = self.copy_without_value(present.item, &header)?;
         self.supersede(present, &old, location, &header);
+        self.note_end(seqno);
         Ok(seqno)
     }
 
@@ -294,7 +323,7 @@ impl Locked<'_> {
 
     /// Returns true if an expired item leaves something when it goes.
     pub(super) fn leaves_trace(&self, present: Present) -> bool {
-        self.is_persistent() || !self.system_xattrs(present).is_empty()
+        self.leaves_ends() || !self.system_xattrs(present).is_empty()
     }
 
     /// Returns the attributes of a document that outlive it. A value that is on disk only has none.
@@ -318,13 +347,13 @@ impl Locked<'_> {
         let cas = self.next_cas();
         let xattrs = self.system_xattrs(present);
         let left = if xattrs.is_empty() {
-            self.leave_tombstone(present, cas)
+            self.leave_tombstone(present, cas, mark::EXPIRED)
         } else {
             self.leave_shadow(present, cas, &xattrs)
         };
         if left.is_err() && !self.is_persistent() {
             // It must not stay: writers of an ephemeral bucket do not look for what is expired.
-            self.remove(present);
+            self.remove_unseen(present);
             return true;
         }
         left.is_ok()
@@ -340,7 +369,10 @@ impl Locked<'_> {
     /// Returns true if a key is deleted, and that is not on disk.
     pub(crate) fn has_tombstone(&self, key: Key<'_>, hash: u64) -> bool {
         let found = self.find(key, hash).map(|present| self.header(present));
-        found.is_some_and(|header| header.kind == Kind::Tombstone && header.seqno > self.state.flushed_seqno)
+        // Others are kept for followers.
+        let least = self.state.flushed_seqno.max(self.persisted_seqno());
+        self.is_persistent()
+            && found.is_some_and(|header| header.kind == Kind::Tombstone && header.seqno > least)
     }
 
     /// Allocates a block with this header, which has no value, and the key of `from`.
@@ -423,9 +455,6 @@ impl Locked<'_> {
     }
 
     fn note_tombstone(&mut self, rev: u64) {
-        if !self.is_persistent() {
-            return;
-        }
         let durable = self.durable();
         durable.tombstones += 1;
         durable.max_deleted_rev = durable.max_deleted_rev.max(rev);
@@ -453,6 +482,17 @@ impl Locked<'_> {
         &mut self,
         after: &mut u64,
         slices: usize,
+        take: impl FnMut(&Dirty<'_>) -> bool,
+    ) -> Walked {
+        self.walk_order(after, u64::MAX, slices, take)
+    }
+
+    /// As [`Locked::walk_dirty`], of all items in the order up to the seqno `end`.
+    pub(super) fn walk_order(
+        &mut self,
+        after: &mut u64,
+        end: u64,
+        slices: usize,
         mut take: impl FnMut(&Dirty<'_>) -> bool,
     ) -> Walked {
         for _ in 0..slices {
@@ -472,6 +512,9 @@ impl Locked<'_> {
             };
             (0..AHEAD_ITEMS).for_each(ahead);
             for (at, (seqno, location)) in slots.iter().enumerate() {
+                if *seqno > end {
+                    return Walked::ToTheEnd;
+                }
                 ahead(at + AHEAD_ITEMS);
                 if !self.hand_out(*location, &mut take) {
                     return Walked::Refused;
@@ -538,19 +581,21 @@ impl Locked<'_> {
         taken.unwrap_or_else(|| unreachable!("an item is handed out"))
     }
 
-    /// Notes that everything up to `seqno` is on disk, and the state as it was at `state_version`, with this flush_all.
-    /// Returns true if there is more to flush already.
-    pub(crate) fn complete(&mut self, seqno: u64, state_version: u64, flushed_seqno: u64) -> bool {
+    /// Notes that everything up to `seqno` is on disk, and this state. Returns true if there is more to flush already.
+    pub(crate) fn complete(&mut self, seqno: u64, state: OnDisk) -> bool {
         let durable = self.durable();
         durable.persisted_seqno = durable.persisted_seqno.max(seqno);
-        durable.state_persisted = durable.state_persisted.max(state_version);
-        durable.persisted_flushed = durable.persisted_flushed.max(flushed_seqno);
-        if durable.tombstones > 0 || durable.aborts > 0 {
-            self.free_flushed_ends(seqno);
+        durable.state_persisted = durable.state_persisted.max(state.version);
+        durable.persisted_flushed = durable.persisted_flushed.max(state.flushed_seqno);
+        durable.purged_persisted = durable.purged_persisted.max(state.purged_seqno);
+        let has_ends = durable.tombstones > 0 || durable.aborts > 0;
+        let floor = self.trimmed_to(seqno);
+        if has_ends {
+            self.free_flushed_ends(floor);
         }
         let (tenant, cache) = (&self.memory.resources.tenant, &mut *self.memory.cache);
         if let Some(order) = &mut self.state.order
-            && order.trim(seqno, tenant, cache)
+            && order.trim(floor, tenant, cache)
         {
             order.clear(tenant, cache);
             self.state.order = None;
@@ -558,7 +603,7 @@ impl Locked<'_> {
         let is_state_dirty =
             self.durable_if_any().is_some_and(|durable| durable.state_version > durable.state_persisted);
         // What had a later seqno may be gone without a trace.
-        self.state.order.is_some() || is_state_dirty || self.state.high_seqno > seqno
+        is_state_dirty || self.state.high_seqno > seqno
     }
 
     /// Frees the tombstones and aborts up to `seqno`.
@@ -580,16 +625,19 @@ impl Locked<'_> {
                         let present = self.present_at(location);
                         self.remove(present);
                     }
-                    Kind::Abort => {
-                        self.durable().aborts -= 1;
-                        self.free_block(location, &header);
-                        if let Some(order) = &mut self.state.order {
-                            order.retire(at, &self.memory.resources.tenant, self.memory.cache);
-                        }
-                    }
+                    Kind::Abort => self.free_abort(at, location, &header),
                     _ => {}
                 }
             }
+        }
+    }
+
+    /// Frees an abort, which is in the order alone.
+    pub(super) fn free_abort(&mut self, seqno: u64, location: Location, header: &Header) {
+        self.durable().aborts -= 1;
+        self.free_block(location, header);
+        if let Some(order) = &mut self.state.order {
+            order.retire(seqno, &self.memory.resources.tenant, self.memory.cache);
         }
     }
 
@@ -614,6 +662,10 @@ impl Locked<'_> {
         let Ok(location) = self.copy_without_value(present.item, &header) else { return 0 };
         let mut moved = present;
         self.root.relocate(&mut moved.found, location);
+        if let Some(order) = &mut self.state.order {
+            // One that is flushed has a slot for as long as a follower may need it.
+            order.relocate(old.seqno, location);
+        }
         self.free(present.found.location, present.item, &old);
         self.recount(&header);
         self.uncount(&old);
@@ -671,6 +723,10 @@ impl Locked<'_> {
         let (location, header) = self.place_stored(stored_key, header, value)?;
         let mut moved = present;
         self.root.relocate(&mut moved.found, location);
+        if let Some(order) = &mut self.state.order {
+            // One that is flushed has a slot for as long as a follower may need it.
+            order.relocate(old.seqno, location);
+        }
         self.free(present.found.location, present.item, &old);
         self.recount(&header);
         self.uncount(&old);

@@ -64,6 +64,9 @@ pub(crate) mod mark {
     /// The expiry wheel has an entry for it, at or before its expiry.
     pub(crate) const EXPIRY_QUEUED: u8 = 64;
     pub(crate) const LARGE: u8 = 128;
+    /// Why there is a tombstone; no tombstone is ever stale.
+    pub(crate) const DELETED: u8 = 0;
+    pub(crate) const EXPIRED: u8 = STALE;
     /// The optional words.
     pub(crate) const WORDS: u8 = HAS_FLAGS | HAS_EXPIRY | HAS_REV_HIGH;
 }

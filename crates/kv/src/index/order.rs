@@ -76,6 +76,8 @@ pub(crate) struct SeqnoOrder {
     /// Seqnos up to this have no slots: their items are flushed.
     floor: u64,
     retired: [u64; RETIRED],
+    /// Somebody follows: items stay in it when they are flushed.
+    is_followed: bool,
 }
 
 fn pack(delta: u64, location: u64) -> u64 {
@@ -237,6 +239,17 @@ impl SeqnoOrder {
         location_of(*chunk.slots.as_slice().get(chunk.find(seqno, guess)?)?)
     }
 
+    /// As [`SeqnoOrder::location`], of an item that may have been superseded.
+    pub(crate) fn live_location(
+        &mut self,
+        seqno: u64,
+        tenant: &Tenant,
+        cache: &mut TenantCache,
+    ) -> Option<Location> {
+        self.drain(tenant, cache);
+        self.location(seqno)
+    }
+
     /// Notes that the item of this seqno lies there now.
     pub(crate) fn relocate(&mut self, seqno: u64, location: Location) {
         if seqno <= self.floor {
@@ -282,6 +295,14 @@ impl SeqnoOrder {
     pub(crate) fn live(&mut self, tenant: &Tenant, cache: &mut TenantCache) -> u32 {
         self.drain(tenant, cache);
         self.live
+    }
+
+    /// Returns how many items above `after` have a slot.
+    pub(crate) fn live_above(&mut self, after: u64, tenant: &Tenant, cache: &mut TenantCache) -> u32 {
+        self.drain(tenant, cache);
+        let mut live = 0;
+        self.iterate(|seqno, _| live += u32::from(seqno > after));
+        live
     }
 
     /// Returns the first items above `after`, in seqno order; none if there are no more.
@@ -337,6 +358,17 @@ impl SeqnoOrder {
             }
         }
         self.live == 0
+    }
+
+    /// Returns true if somebody follows.
+    #[inline]
+    pub(crate) fn is_followed(&self) -> bool {
+        self.is_followed
+    }
+
+    /// Notes whether somebody follows.
+    pub(crate) fn set_followed(&mut self, is_followed: bool) {
+        self.is_followed = is_followed;
     }
 
     /// Returns the seqno up to which there are no slots.

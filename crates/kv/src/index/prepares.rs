@@ -4,8 +4,8 @@
 //!   by_seqno   Prepared ...      in the order of their seqnos: commits and most aborts take the first
 //!   by_key     hash -> seqno     one per key: a key with a pending prepare accepts no other write
 //! ```
-//! Meanwhile readers see the committed version, since only that is in the table. In a persistent bucket a prepare has a
-//! slot in the seqno order like any unflushed item. A commit gives its block a new seqno and puts it into the table; an
+//! Meanwhile readers see the committed version, since only that is in the table. A prepare has a slot in the
+//! seqno order like any other item. A commit gives its block a new seqno and puts it into the table; an
 //! abort gives it a new seqno and leaves it to the flusher.
 
 use std::collections::{HashMap, VecDeque};
@@ -127,6 +127,7 @@ impl Locked<'_> {
         if self.pending(hash).is_some() {
             return Err(KvError::SyncWriteInProgress);
         }
+        self.tell_changes_before(key.collection);
         let seqno = self.state.high_seqno + 1;
         header.seqno = seqno;
         let is_shadow = header.kind == Kind::Shadow;
@@ -141,17 +142,11 @@ impl Locked<'_> {
         }
         let value = value.unwrap_or(NewValue::Parts(&[], &[]));
         let header = Self::shaped(key, header, &value);
-        if self.is_persistent() {
-            self.check_space()?;
-            self.reserve_seqno(seqno)?;
-        }
+        self.check_space()?;
+        self.reserve_seqno(seqno)?;
         let location = self.place(key, &header, value)?;
         self.recount(&header);
-        if self.is_persistent() {
-            self.renumber(None, seqno, location);
-        } else {
-            self.state.high_seqno = seqno;
-        }
+        self.renumber(None, seqno, location);
         self.enter(Prepared { seqno, hash, location, level });
         Ok(seqno)
     }
@@ -192,12 +187,13 @@ impl Locked<'_> {
         self.reserve_seqno(seqno)?;
         let is_deletion = header.kind == Kind::PrepareDelete;
         let ended = Ended { seqno, cas: header.cas, is_dropped: false };
-        if is_deletion && !self.is_persistent() {
+        if is_deletion && !self.leaves_ends() {
             self.state.high_seqno = seqno;
             if let Some(old) = old {
                 self.remove(old);
             }
             self.free_block(prepared.location, &header);
+            self.retire(prepare_seqno);
             self.take_prepared(prepare_seqno);
             return Ok(ended);
         }
@@ -231,12 +227,11 @@ impl Locked<'_> {
             }
         }
         self.renumber(old_header.map(|old| old.seqno), seqno, prepared.location);
-        if self.is_persistent()
-            && let Some(order) = &mut self.state.order
-        {
-            order.retire(prepare_seqno, &self.memory.resources.tenant, self.memory.cache);
-        }
+        self.retire(prepare_seqno);
         self.take_prepared(prepare_seqno);
+        if is_deletion {
+            self.note_end(seqno);
+        }
         Ok(ended)
     }
 
@@ -247,18 +242,29 @@ impl Locked<'_> {
         // SAFETY: a prepared block is live, and the lock is held.
         let header = unsafe { item.header() };
         let seqno = self.state.high_seqno + 1;
-        if self.is_persistent() {
+        if self.leaves_ends() {
             self.reserve_seqno(seqno)?;
             // SAFETY: as above; words and lengths stay as they are.
             unsafe { item.set_header(&Header { seqno, kind: Kind::Abort, ..header }) }
             self.renumber(Some(prepare_seqno), seqno, prepared.location);
             self.note_abort();
+            self.note_end(seqno);
         } else {
             self.state.high_seqno = seqno;
             self.free_block(prepared.location, &header);
+            self.retire(prepare_seqno);
         }
         self.take_prepared(prepare_seqno);
         Ok(Ended { seqno, cas: header.cas, is_dropped: false })
+    }
+
+    /// Takes the slot of a prepare that has ended out of the order.
+    fn retire(&mut self, prepare_seqno: u64) {
+        let Some(order) = &mut self.state.order else { return };
+        order.retire(prepare_seqno, &self.memory.resources.tenant, self.memory.cache);
+        if order.is_followed() {
+            self.call_followers(Some(prepare_seqno));
+        }
     }
 
     /// Frees a block that is not in the table.

@@ -205,9 +205,7 @@ impl Locked<'_> {
             Holder::Prepare => self.relocate_prepare(header.seqno, to),
             Holder::Order => {}
         }
-        if (!header.kind.is_prepare() || self.is_persistent())
-            && let Some(order) = &mut self.state.order
-        {
+        if let Some(order) = &mut self.state.order {
             order.relocate(header.seqno, to);
         }
         // SAFETY: nothing names it any more.

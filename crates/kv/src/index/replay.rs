@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use super::events::Events;
 use super::item::{Header, Kind, collection_of};
 use super::prepares::Prepared;
 use super::table::Hand;
@@ -52,6 +53,10 @@ pub(crate) struct StateRecord {
     /// Prepares up to `flushed_seqno` that have not ended: flush_all leaves them alone, but the records that ended
     /// others may be gone.
     pub(crate) prepares: Vec<u64>,
+    /// Deletions up to this seqno may be forgotten.
+    pub(crate) purged_seqno: u64,
+    /// Changes of scopes and collections that have seqnos here.
+    pub(crate) events: Events,
     /// State and chains, if they differ from the default.
     pub(crate) setting: Option<(VbState, Topology)>,
 }
@@ -118,19 +123,7 @@ impl Locked<'_> {
         if header.kind == Kind::Ejected {
             self.count_ejected(1, &header);
         }
-        match old {
-            Some(mut old) => {
-                let old_header = self.header(old);
-                let old_location = old.found.location;
-                self.root.relocate(&mut old.found, location);
-                self.free(old_location, old.item, &old_header);
-                self.exchange(collection_of(stored_key), &old_header, &header);
-            }
-            None => {
-                self.insert(hash, location);
-                self.added(collection_of(stored_key), &header);
-            }
-        }
+        self.link(old, hash, collection_of(stored_key), location, &header);
         Ok(())
     }
 
@@ -169,9 +162,11 @@ impl Locked<'_> {
             durable.state_persisted = state.version;
             durable.histories = state.histories;
             durable.setting = state.setting;
+            (durable.purged_seqno, durable.purged_persisted) = (state.purged_seqno, state.purged_seqno);
             if let Some(replay) = &mut durable.replay {
                 replay.prepares = state.prepares;
             }
+            self.set_events(state.events);
         }
     }
 
@@ -197,7 +192,9 @@ impl Locked<'_> {
         }
         durable.persisted_flushed = flushed_seqno;
         if replay.flush {
-            self.state.flushed_seqno = high_seqno;
+            // As in [`VBucket::flush`].
+            self.state.high_seqno += u64::from(self.state.table.items > 0);
+            self.state.flushed_seqno = self.state.high_seqno;
             self.durable().state_version += 1;
         }
         let mut ends: Vec<_> = replay.ends.into_iter().collect();

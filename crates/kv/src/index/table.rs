@@ -33,6 +33,7 @@ use super::dirty::DirtySet;
 use super::rank;
 use crate::client_memory::Share;
 use crate::collections::Collections;
+use crate::mailbox::Cookie;
 
 const TAG_BITS: u32 = 10;
 const RANK_BITS: u32 = 8;
@@ -100,6 +101,8 @@ pub(crate) struct Memory<'a> {
     pub(crate) resources: &'a Resources,
     pub(crate) cache: &'a mut TenantCache,
     pub(crate) retired: &'a mut Vec<Retired>,
+    /// Followers that have news and are to be told.
+    pub(crate) calls: &'a mut Vec<Cookie>,
     /// The vBucket's number.
     pub(crate) owner: u16,
 }

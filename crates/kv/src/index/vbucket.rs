@@ -20,16 +20,18 @@ use super::dirty::DirtySet;
 use super::document::LOCKED_CAS;
 use super::document_locks::DocumentLocks;
 use super::durable::Durable;
+use super::events::Events;
+use super::followers::Followers;
 use super::hashing::hash_stored;
 use super::item::{Header, ItemPtr, Kind, inflated_len, mark, stored_key_len};
 use super::lock::{Lock, LockGuard};
 use super::order::SeqnoOrder;
 use super::prepares::Prepares;
 use super::rank;
-use super::table::{Found, Hand, HashPart, Memory, Resources, Root, TableState};
+use super::table::{Found, HashPart, Memory, Resources, Root, TableState};
 use super::wheel::ExpiryWheel;
 use crate::sync_writes::SyncWrites;
-use crate::{Key, KvError, Now};
+use crate::{Cookie, Key, KvError, Now};
 
 /// Most items handled under one hold of the lock by background work.
 pub(crate) const SLICE_ITEMS: usize = 64;
@@ -86,6 +88,10 @@ pub(super) struct Rare {
     pub(super) durable: Option<Box<Durable>>,
     /// State, chains and who waits, if they differ from the default.
     pub(super) sync_writes: Option<Box<SyncWrites>>,
+    /// Who follows, and what is forgotten.
+    pub(super) followers: Option<Box<Followers>>,
+    /// The changes of scopes and collections that have seqnos here.
+    pub(super) events: Option<Box<Events>>,
     /// Shadows in the table.
     pub(super) shadows: u32,
 }
@@ -213,8 +219,8 @@ impl VBucket {
         durable.map(|durable| durable.histories.clone()).unwrap_or_default()
     }
 
-    /// flush_all: removes what is there now. Returns true if there was anything.
-    pub(crate) fn flush(&self, dirty: Option<&DirtySet>, vb: u16) -> bool {
+    /// flush_all: removes what is there now. Returns true if there was anything. `calls`: followers to be told.
+    pub(crate) fn flush(&self, dirty: Option<&DirtySet>, vb: u16, calls: &mut Vec<Cookie>) -> bool {
         let mut state = self.state.lock();
         if let Some(durable) = state.rare.as_mut().and_then(|rare| rare.durable.as_mut()) {
             durable.state_version += 1;
@@ -226,7 +232,15 @@ impl VBucket {
                 dirty.mark(vb);
             }
         }
+        if state.table.items > 0 {
+            // Whoever has everything up to now must notice that it is gone.
+            state.high_seqno += 1;
+        }
         state.flushed_seqno = state.high_seqno;
+        let flushed_seqno = state.flushed_seqno;
+        if let Some(followers) = state.rare.as_mut().and_then(|rare| rare.followers.as_mut()) {
+            followers.forget(flushed_seqno, u32::MAX, vb, calls);
+        }
         state.table.items > 0
     }
 
@@ -240,8 +254,9 @@ impl VBucket {
 
     /// Frees everything it has when its bucket ends, where the arena leaves that to us.
     pub(crate) fn end(&mut self, resources: &Resources, cache: &mut TenantCache) {
-        let (mut retired, now) = (Vec::new(), Now::default());
-        self.lock(Memory { resources, cache, retired: &mut retired, owner: 0 }, &now).free_all();
+        let (mut retired, mut calls, now) = (Vec::new(), Vec::new(), Now::default());
+        let memory = Memory { resources, cache, retired: &mut retired, calls: &mut calls, owner: 0 };
+        self.lock(memory, &now).free_all();
         for block in retired {
             // SAFETY: of this tenant; access is exclusive, so nobody peeks.
             unsafe { block.free(&resources.tenant, cache) }
@@ -426,10 +441,15 @@ impl<'v> Locked<'v> {
         Ok(named)
     }
 
+    /// Returns true if the clock can follow a CAS that was given elsewhere.
+    pub(crate) fn is_credible(&self, cas: u64) -> bool {
+        let most = self.now.unix_ns.max(CLOCK_LEAST_NS).saturating_add(STORED_CAS_DRIFT_NS);
+        cas <= most
+    }
+
     /// Moves the clock above a CAS that was found on disk, unless it cannot be one of the clock's.
     pub(super) fn note_stored_cas(&mut self, cas: u64) {
-        let most = self.now.unix_ns.max(CLOCK_LEAST_NS).saturating_add(STORED_CAS_DRIFT_NS);
-        if cas <= most {
+        if self.is_credible(cas) {
             self.state.max_cas = self.state.max_cas.max(cas);
         }
     }
@@ -457,6 +477,10 @@ impl<'v> Locked<'v> {
             return None;
         }
         let (seqno, persistent) = (self.state.high_seqno + 1, self.is_persistent());
+        // The first unflushed item tells the flusher.
+        if self.is_clean_and_followed() {
+            return None;
+        }
         match &mut self.state.order {
             Some(order) => {
                 order.prefetch_slots();
@@ -508,6 +532,7 @@ impl<'v> Locked<'v> {
         {
             order.prefetch_slots();
         }
+        self.tell_changes_before(key.collection);
         let seqno = self.state.high_seqno + 1;
         (header.seqno, header.committed) = (seqno, false);
         let header = Self::shaped(key, header, &value);
@@ -621,8 +646,10 @@ impl<'v> Locked<'v> {
     /// Makes sure that the order has room for one more.
     #[inline]
     pub(super) fn reserve_seqno(&mut self, seqno: u64) -> Result<(), KvError> {
-        if self.state.order.is_none() && self.is_persistent() {
-            self.arm();
+        match &self.state.order {
+            None if self.is_persistent() => self.arm(),
+            Some(order) if order.is_followed() && self.is_clean_and_followed() => self.mark_dirty(),
+            _ => {}
         }
         if let Some(order) = &mut self.state.order
             && !order.reserve(seqno, &self.memory.resources.tenant, self.memory.cache)
@@ -641,13 +668,16 @@ impl<'v> Locked<'v> {
             if let Some(old) = old {
                 order.retire(old, &self.memory.resources.tenant, self.memory.cache);
             }
+            if order.is_followed() {
+                self.call_followers(old);
+            }
         }
     }
 
     /// Starts or stops keeping the items in seqno order. Changes nothing if that is so already, or in a persistent
     /// bucket, where the order is the flusher's.
     pub(crate) fn keep_order(&mut self, keep: bool) -> Result<(), KvError> {
-        if self.is_persistent() {
+        if self.is_persistent() || self.leaves_ends() {
             return Ok(());
         }
         if !keep {
@@ -656,28 +686,7 @@ impl<'v> Locked<'v> {
             }
             return Ok(());
         }
-        if self.state.order.is_some() {
-            return Ok(());
-        }
-        let mut items = Vec::with_capacity(self.state.table.items as usize);
-        let mut hand = Some(Hand::default());
-        while let Some(at) = hand {
-            hand = self.root.walk(at, |found, _| {
-                // SAFETY: the item is in the table and the lock is held.
-                items.push((unsafe { self.item(found.location).seqno() }, found.location));
-            });
-        }
-        items.sort_unstable_by_key(|(seqno, _)| *seqno);
-        let mut order = Box::<SeqnoOrder>::default();
-        for (seqno, location) in items {
-            if !order.reserve(seqno, &self.memory.resources.tenant, self.memory.cache) {
-                order.clear(&self.memory.resources.tenant, self.memory.cache);
-                return Err(KvError::NoMemory);
-            }
-            order.push(seqno, location, &self.memory.resources.tenant, self.memory.cache);
-        }
-        self.state.order = Some(order);
-        Ok(())
+        self.build_order()
     }
 
     /// Calls `f` with seqno and header of every item in seqno order. Returns false if the order is not kept.
@@ -735,7 +744,7 @@ impl<'v> Locked<'v> {
         expiry: u32,
     ) -> Result<bool, KvError> {
         let old = self.header(present);
-        if self.is_persistent()
+        if self.leaves_ends()
             || old.marks & mark::HAS_EXPIRY == 0
             || (expiry == 0 && old.marks & mark::LARGE == 0)
         {
@@ -750,11 +759,11 @@ impl<'v> Locked<'v> {
         Ok(true)
     }
 
-    /// Deletes a document: gives the deletion its seqno, and in a persistent bucket leaves a tombstone.
+    /// Deletes a document: gives the deletion its seqno, and leaves a tombstone if somebody has to know of it.
     pub(crate) fn delete(&mut self, present: Present, cas: u64) -> Result<u64, KvError> {
-        if self.is_persistent() {
+        if self.leaves_ends() {
             self.check_space()?;
-            return self.leave_tombstone(present, cas);
+            return self.leave_tombstone(present, cas, mark::DELETED);
         }
         self.state.high_seqno += 1;
         self.remove(present);
@@ -765,7 +774,8 @@ impl<'v> Locked<'v> {
     pub(super) fn remove(&mut self, present: Present) {
         let (header, collection) = (self.header(present), self.collection_of(present.item));
         self.root.remove(&mut self.state.table, &mut self.memory, &present.found);
-        let is_last = self.state.table.items == 0 && !self.is_persistent();
+        let has_prepares = self.state.rare.as_ref().is_some_and(|rare| rare.prepares.is_some());
+        let is_last = self.state.table.items == 0 && !has_prepares && !self.leaves_ends();
         if let Some(order) = &mut self.state.order {
             order.retire(header.seqno, &self.memory.resources.tenant, self.memory.cache);
             if is_last {

@@ -104,9 +104,13 @@ fn step(
         if persistence.closed(VbId(vb)).is_some() {
             return Verdict::Live;
         }
-        verdict(&mut bucket.lock(cx, VbId(vb)), record)
+        verdict(&mut bucket.lock(cx, VbId(vb)), record, purge_before_s)
     };
     let step = journal.compact_step(buffer, STEP_BYTES, &mut judge, aim, purge_before_s)?;
+    // They may go the next time, once the state on disk says so.
+    for (vb, seqno) in journal.take_old_kept() {
+        bucket.lock(cx, VbId(vb)).purge(seqno, purge_before_s);
+    }
     cx.end_batch();
     Ok(match step {
         Step::Idle => {
@@ -156,7 +160,7 @@ fn live_bytes(bucket: &Bucket, persistence: &Persistence) -> u64 {
     bucket.live_journal_bytes() / persistence.shards.len().max(1) as u64
 }
 
-fn verdict(locked: &mut Locked<'_>, record: &Record<'_>) -> Verdict {
+fn verdict(locked: &mut Locked<'_>, record: &Record<'_>, purge_before_s: u32) -> Verdict {
     if record.kind != Kind::State && locked.is_dropped(record.key) {
         return Verdict::Dead;
     }
@@ -165,7 +169,7 @@ fn verdict(locked: &mut Locked<'_>, record: &Record<'_>) -> Verdict {
     let pending = record.kind == Kind::Prepare || record.kind == Kind::PrepareDelete;
     let is_pending = pending && locked.prepared(record.seqno).is_some();
     let durable = locked.durable();
-    let persisted = durable.persisted_seqno;
+    let (persisted, purged_persisted) = (durable.persisted_seqno, durable.purged_persisted);
     let is_newer_in_memory = current.is_some_and(|seqno| seqno > record.seqno && seqno > persisted);
     let is_needed = match record.kind {
         Kind::State => {
@@ -194,6 +198,16 @@ fn verdict(locked: &mut Locked<'_>, record: &Record<'_>) -> Verdict {
     };
     match (is_needed, record.kind) {
         (false, _) => Verdict::Dead,
+        // Too young to be dropped as an end.
+        (true, Kind::Tombstone) if is_newer_in_memory && record.expiry >= purge_before_s => {
+            Verdict::LiveIfNewest
+        }
+        // Whoever follows from before it must be told.
+        (true, Kind::Tombstone | Kind::Abort)
+            if record.expiry >= purge_before_s || record.seqno > purged_persisted =>
+        {
+            Verdict::Kept
+        }
         (true, Kind::Document | Kind::Tombstone) if is_newer_in_memory => Verdict::LiveIfNewest,
         (true, _) => Verdict::Live,
     }

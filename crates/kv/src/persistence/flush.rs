@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use journal::log::{Batch, Buffer, Kind as RecordKind, Record, WriteError};
 
 use super::compaction;
-use crate::index::{Dirty, Header, Kind, StateRecord, Walked};
-use crate::storage::{DELETED, JournalDisk, Persistence, encode_state};
+use crate::index::{Dirty, Header, Kind, OnDisk, StateRecord, Walked, mark};
+use crate::storage::{DELETED, EXPIRED, JournalDisk, Persistence, encode_state};
 use crate::sync_writes::SyncWrites;
 use crate::{Bucket, ThreadContext, VbId};
 
@@ -33,8 +33,7 @@ const REST_MAX_MS: u64 = 5000;
 struct Walk {
     vb: u16,
     seqno: u64,
-    state_version: u64,
-    flushed_seqno: u64,
+    state: OnDisk,
 }
 
 /// What a batch contains.
@@ -140,7 +139,7 @@ fn walk(
     taken: &mut Taken,
 ) -> Result<(), WriteError> {
     batch.begin(vb);
-    let history = bucket.vb_uuid(VbId(vb));
+    let (history, now_s) = (bucket.vb_uuid(VbId(vb)), cx.now.unix_s);
     let (mut after, mut slices, mut walked_items) = (0, 1, 0u64);
     let mut expected_items = None;
     loop {
@@ -152,13 +151,13 @@ fn walk(
             let end = locked.end_of_walk(vb, history);
             drop(locked);
             for item in rest {
-                push(batch, taken, &record_of(&item.as_dirty()))?;
+                push(batch, taken, &record_of(&item.as_dirty(), now_s))?;
             }
             return end.write(batch, taken);
         }
         let (mut items, mut bytes, mut refused_bytes) = (0, 0, 0);
         let walked = locked.walk_dirty(&mut after, slices, |item| {
-            let record = record_of(item);
+            let record = record_of(item, now_s);
             let record_bytes = record.encoded_bytes();
             if !batch.fits(record_bytes) {
                 refused_bytes = record_bytes;
@@ -193,7 +192,7 @@ fn walk(
                 // Written from where its value lies. The lock must not be held as long as the item.
                 let item = bucket.lock(cx, VbId(vb)).next_dirty(after);
                 if let Some(item) = item {
-                    push(batch, taken, &record_of(&item.as_dirty()))?;
+                    push(batch, taken, &record_of(&item.as_dirty(), now_s))?;
                     after = item.header.seqno;
                     walked_items += 1;
                 }
@@ -244,7 +243,7 @@ impl End {
 fn complete(bucket: &Bucket, cx: &mut ThreadContext, walks: &[Walk]) {
     for walk in walks {
         let mut locked = bucket.lock(cx, VbId(walk.vb));
-        if locked.complete(walk.seqno, walk.state_version, walk.flushed_seqno) {
+        if locked.complete(walk.seqno, walk.state) {
             locked.mark_dirty();
         }
         if locked.sync_writes().is_some() {
@@ -256,7 +255,7 @@ fn complete(bucket: &Bucket, cx: &mut ThreadContext, walks: &[Walk]) {
 }
 
 #[inline]
-fn record_of<'a>(item: &Dirty<'a>) -> Record<'a> {
+fn record_of<'a>(item: &Dirty<'a>, now_s: u32) -> Record<'a> {
     let Header { kind, seqno, cas, rev, expiry, flags, datatype, committed, .. } = *item.header;
     Record {
         kind: match kind {
@@ -269,13 +268,17 @@ fn record_of<'a>(item: &Dirty<'a>) -> Record<'a> {
         seqno,
         cas,
         rev,
-        expiry,
+        // An abort has no room for its time in memory.
+        expiry: if kind == Kind::Abort { now_s } else { expiry },
         flags,
         datatype: match kind {
             Kind::Shadow | Kind::PrepareShadow => datatype | DELETED,
             _ => datatype,
         },
-        level: item.level,
+        level: match kind {
+            Kind::Tombstone if item.header.marks & mark::EXPIRED != 0 => EXPIRED,
+            _ => item.level,
+        },
         committed,
         key: item.stored_key,
         value: item.value,
@@ -304,9 +307,12 @@ impl crate::index::Locked<'_> {
     fn end_of_walk(&mut self, vb: u16, history: u64) -> End {
         let seqno = self.high_seqno();
         let state = self.state_record(seqno, history);
-        let (state_version, flushed_seqno) =
-            state.as_ref().map_or((0, 0), |state| (state.version, state.flushed_seqno));
-        let walk = Walk { vb, seqno, state_version, flushed_seqno };
+        let on_disk = state.as_ref().map(|state| OnDisk {
+            version: state.version,
+            flushed_seqno: state.flushed_seqno,
+            purged_seqno: state.purged_seqno,
+        });
+        let walk = Walk { vb, seqno, state: on_disk.unwrap_or_default() };
         End { walk, max_cas: self.max_cas(), state: state.as_ref().map(encode_state) }
     }
 
@@ -321,6 +327,7 @@ impl crate::index::Locked<'_> {
         prepares.retain(|prepare_seqno| *prepare_seqno <= flushed_seqno);
         let setting = self.sync_writes().map(SyncWrites::setting);
         let setting = setting.map(|(state, topology)| (state, topology.clone()));
+        let events = self.events();
         let durable = self.durable();
         if durable.histories.is_empty() {
             durable.histories.push((history, 0));
@@ -332,6 +339,8 @@ impl crate::index::Locked<'_> {
             max_deleted_rev: durable.max_deleted_rev,
             histories: durable.histories.clone(),
             prepares,
+            purged_seqno: durable.purged_seqno,
+            events,
             setting,
         })
     }

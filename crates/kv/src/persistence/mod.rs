@@ -7,6 +7,7 @@
 //!   workers ──change──> vBucket: order of unflushed items ──first one──> DirtySet ──bell──> Flusher
 //!   Flusher   flush: walk, encode, commit, complete      (flush)      load_next: replay segments after a start (load)
 //!   Fetcher   read by vBucket and seqno, put back        (fetch)      sweeper ejects values (bucket/eviction)
+//!   Reader    pieces of journals for streams             (read_on)
 //! ```
 
 mod compaction;
@@ -14,12 +15,14 @@ mod fetch;
 mod flush;
 mod flusher;
 mod load;
+mod read_on;
 
 use journal::log::WriteError;
 
 pub use fetch::{Fetcher, fetch};
 pub use flusher::Flusher;
 pub use load::{load_next, waits_for_load};
+pub use read_on::{PieceReader, read_on};
 
 pub use crate::storage::{
     FETCHERS, FLUSHERS, OpenBucketError, PersistenceFigures, Trouble, WarmUp, remove_deleted,

@@ -300,6 +300,8 @@ pub fn remove_deleted(disk: &AnyDisk, directory: &Path) -> std::io::Result<()> {
 
 /// Datatype bit of a record of a shadow, which otherwise is one of a document.
 pub(crate) const DELETED: u8 = 0x80;
+/// Level of a tombstone's record, if the document had expired. Earlier versions wrote 0 for all.
+pub(crate) const EXPIRED: u8 = 1;
 
 /// [`KvError::Damaged`] for a compressed value of the journal that does not inflate: everything later relies on that.
 pub(crate) fn check_value(datatype: u8, value: &[u8]) -> Result<(), KvError> {

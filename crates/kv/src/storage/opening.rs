@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
 
-use journal::log::{Damage, Identity, OpenError, Options, Segment, Shard as Journal, Spoils, WriteError};
+use journal::log::{
+    Damage, Identity, OpenError, Options, ReadError, Segment, Shard as Journal, Spoils, WriteError,
+};
 use journal::{AnyDisk, Metered, SyncMeter};
 use thiserror::Error;
 
@@ -45,6 +47,8 @@ pub enum Trouble {
     Unread(VbId, KvError),
     /// A flush failed; it is tried again.
     Write(String),
+    /// A stream of changes could not be read from disk, and ended.
+    Stream(String),
 }
 
 impl fmt::Display for Trouble {
@@ -53,6 +57,9 @@ impl fmt::Display for Trouble {
             Self::Damage(damage) => write!(f, "{damage}"),
             Self::Unread(vb, error) => write!(f, "vBucket {} is not served: {error}", vb.0),
             Self::Write(error) => write!(f, "not written, will be tried again: {error}"),
+            Self::Stream(error) => {
+                write!(f, "a stream of changes has ended, since it could not be read: {error}")
+            }
         }
     }
 }
@@ -298,6 +305,10 @@ impl Persistence {
 
     pub(crate) fn note_damage(&self, damage: Damage) {
         self.note(Trouble::Damage(damage));
+    }
+
+    pub(crate) fn note_unreadable(&self, error: &ReadError) {
+        self.note(Trouble::Stream(error.to_string()));
     }
 
     pub(crate) fn note_trouble(&self, error: &WriteError) {

@@ -206,6 +206,13 @@ pub const ROLES: &[RoleKind] = &[
         "May read and write all of a bucket's documents and manage its collections.",
     ),
     kind(
+        "replication_target",
+        "XDCR Inbound",
+        Depth::Collection,
+        Rights::DATA.and(Rights::SEE),
+        "May write versions of documents that were made in another cluster, and read what there is, and statistics.",
+    ),
+    kind(
         "scope_admin",
         "Manage Scopes",
         Depth::Scope,

@@ -79,6 +79,12 @@ impl Worker {
             }
             return;
         }
+        if outcome == Outcome::Stirred {
+            if connection.session.note_news(cookie.ticket) && self.goes_on(id) {
+                self.make_ready(id);
+            }
+            return;
+        }
         if !connection.session.complete(cookie.ticket, outcome, &mut self.cx, &mut self.out) {
             return;
         }
@@ -144,6 +150,7 @@ impl Worker {
             Ok(Sent::All) => {
                 connection.backlog = None;
                 self.charge(id);
+                self.arm(id);
             }
             Ok(sent) => {
                 self.charge(id);

@@ -15,6 +15,8 @@ pub(crate) enum Overdue {
     Stuck,
     /// The peer sent no request.
     Idle,
+    /// A follower has been sent nothing for a while, or has not answered a NOOP.
+    Noop,
 }
 
 impl Worker {
@@ -32,6 +34,18 @@ impl Worker {
         }
     }
 
+    /// Sends a follower a NOOP, or closes its connection if it has not answered the last one.
+    fn send_noop(&mut self, id: u32, now_ms: u64) {
+        let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
+        if !connection.session.send_noop(now_ms, &mut self.out) {
+            tracing::info!(connection = id, "dropped a follower that does not answer");
+            return self.close_because(id, "error");
+        }
+        self.settle(id);
+        self.send_all();
+        self.arm(id);
+    }
+
     /// When the next entry comes up.
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         self.deadlines.first().map(|(at_ms, _)| *at_ms)
@@ -45,6 +59,7 @@ impl Worker {
             connection.alarm_ms = None;
             connection.look_for_unfinished(now_ms);
             match connection.deadline(&self.limits) {
+                Some((at_ms, Overdue::Noop)) if at_ms <= now_ms => self.send_noop(id, now_ms),
                 Some((at_ms, why)) if at_ms <= now_ms => {
                     tracing::debug!(connection = id, ?why, "closed a connection that missed its deadline");
                     let reason = if why == Overdue::Idle { "idle_timeout" } else { "error" };
@@ -56,6 +71,7 @@ impl Worker {
                             tracing::info!(connection = id, limit_ms, "dropped a peer that does not read");
                         }
                         Overdue::Idle => self.cx.node.connection_kicked(),
+                        Overdue::Noop => {}
                     }
                     self.close_because(id, reason);
                 }

@@ -25,6 +25,8 @@ const READ_LEAST: usize = 64 << 10;
 const ALLOWANCE_SCARCE: usize = 64 << 10;
 /// The number of these requests.
 const SCARCE_REQUESTS: usize = 8;
+/// Messages for a connection that follows in each of its turns.
+const PRODUCE_BYTES: usize = 128 << 10;
 /// Minimum size of one read, however small the allowance.
 const READ_SCARCE: usize = 4 << 10;
 
@@ -97,6 +99,7 @@ impl Worker {
                 Ok(Sent::All) => {
                     connection.backlog = None;
                     self.charge(id);
+                    self.arm(id);
                 }
                 Ok(Sent::TurnOver) => {
                     self.charge(id);
@@ -187,7 +190,8 @@ impl Worker {
             }
         }
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return None };
-        let has_work = used > rest || connection.unparsed || connection.session.has_filled();
+        let session = &connection.session;
+        let has_work = used > rest || connection.unparsed || session.has_filled() || session.has_to_send();
         connection.unparsed = false;
         if !has_work {
             connection.note_state();
@@ -288,6 +292,7 @@ impl Worker {
                 }
             }
             turn.answered += self.out.len() - unsent;
+            self.produce(turn.id);
             if index == last && self.may_go_on(&turn) {
                 return Some(turn);
             }
@@ -295,6 +300,18 @@ impl Worker {
             self.end_turn(&turn);
         }
         None
+    }
+
+    /// Appends the messages of a connection that follows, once its answers are out of the way.
+    #[inline]
+    fn produce(&mut self, id: u32) {
+        if let Some(Some(connection)) = self.connections.get_mut(id as usize)
+            && connection.session.has_to_send()
+            && connection.backlog.is_none()
+        {
+            let most = PRODUCE_BYTES.min(self.allowance.max(READ_SCARCE));
+            connection.session.produce(most, &mut self.cx, &mut self.out);
+        }
     }
 
     /// Returns true if a turn continues in the next batch rather than after the other connections.

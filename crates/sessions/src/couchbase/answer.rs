@@ -231,7 +231,7 @@ impl Pending {
             }
             Outcome::Persisted => answer.success(out),
             Outcome::Unpersisted => answer.error(Status::ETMPFAIL, "The seqno is not on disk yet", out),
-            Outcome::Ambiguous | Outcome::Fetched(_) | Outcome::Watched => answer.error(
+            Outcome::Ambiguous | Outcome::Fetched(_) | Outcome::Watched | Outcome::Stirred => answer.error(
                 Status::SYNC_WRITE_AMBIGUOUS,
                 "The durability level was not reached in time: the write may still be done, or undone",
                 out,

@@ -52,6 +52,7 @@ pub(super) fn authenticate(
 ) {
     peer.user = None;
     peer.bucket = None;
+    peer.couchbase.producer = None;
     peer.couchbase.login = None;
     let users = cx.node.users();
     match Mechanism::from_name(request.key) {
@@ -128,6 +129,13 @@ pub(super) fn select_bucket(
         return answer.error(
             Status::EINVAL,
             "The request must have a bucket's name as its key, and nothing else",
+            out,
+        );
+    }
+    if peer.couchbase.producer.is_some() {
+        return answer.error(
+            Status::NOT_SUPPORTED,
+            "A connection that is open for streams keeps its bucket",
             out,
         );
     }

@@ -5,7 +5,7 @@
 
 use kv::{Document, LARGE_VALUE, Value};
 use wire::binary::datatype;
-use wire::subdocument;
+use wire::{subdocument, xattrs};
 
 /// Returns the datatype of a value to be stored. `bits`: what the client says.
 #[inline]
@@ -37,6 +37,12 @@ fn detect(document: &Document<'_>) -> u8 {
     }
     document.note_json();
     bits | datatype::JSON
+}
+
+/// Returns true if the value of a change stream is JSON; of a long one its datatype says so.
+pub(super) fn is_shown(bits: u8, value: &[u8]) -> bool {
+    let body = if bits & datatype::XATTR != 0 { xattrs::split(value).1 } else { value };
+    body.len() <= LARGE_VALUE && is_json(body)
 }
 
 fn is_json(value: &[u8]) -> bool {

@@ -78,8 +78,8 @@ fn topology(body: &[u8]) -> Result<Option<Topology>, String> {
 
 /// GET_VBUCKET: the state, 4 bytes. (The chains are in `stats durability-monitor`.)
 ///
-/// GET_FAILOVER_LOG: the vBucket's histories, newest first, each as `UUID 8 | seqno at which it began 8`. A vBucket
-/// that has never lost anything has one history, from 0 on.
+/// GET_FAILOVER_LOG, as DCP's: the vBucket's histories, newest first, each as `UUID 8 | seqno at which it began 8`. A
+/// vBucket that has never lost anything has one history, from 0 on.
 pub(super) fn ask(
     peer: &mut Peer,
     answer: &Answer,
@@ -92,9 +92,8 @@ pub(super) fn ask(
         return answer.not_bare(out);
     }
     let Some((bucket, vb)) = target(peer, answer, request, cx, out) else { return };
-    let value: Vec<u8> = if request.header.opcode == Opcode::GET_FAILOVER_LOG {
-        let entries = bucket.histories(vb).into_iter();
-        entries.flat_map(|(uuid, began_at)| [uuid.to_be_bytes(), began_at.to_be_bytes()]).flatten().collect()
+    let value: Vec<u8> = if request.header.opcode != Opcode::GET_VBUCKET {
+        super::dcp::failover_log(&bucket, vb)
     } else {
         bucket.vbucket_setting(cx, vb).0.number().to_be_bytes().into()
     };

@@ -5,12 +5,12 @@ use std::fmt::Arguments;
 use kv::statistics::{self, Group};
 use kv::{BUCKET_SETTINGS, Bucket, BucketKind, NodeContext, SettingValue};
 
-use super::show;
+use super::{consumers, show};
 
 /// Gathers a group. Returns false if it is none of these.
 pub(super) fn gather(
     bucket: &Bucket,
-    group: &[u8],
+    (group, arguments): (&[u8], &[u8]),
     cx: &mut NodeContext,
     emit: &mut dyn FnMut(&str, Arguments<'_>),
 ) -> bool {
@@ -23,11 +23,8 @@ pub(super) fn gather(
             emit("ep_db_file_size", format_args!("{bytes}"));
             emit("ep_db_data_size", format_args!("{bytes}"));
         }
-        b"dcp" | b"dcpagg" => {
-            for name in ["ep_dcp_count", "ep_dcp_producer_count", "ep_dcp_items_remaining"] {
-                emit(name, format_args!("0"));
-            }
-        }
+        b"dcp" => consumers::each(bucket, emit),
+        b"dcpagg" => consumers::totals(bucket, arguments, emit),
         // There are no checkpoints, tasks, threads of a pool or measured times that could be listed.
         b"checkpoint" | b"tasks" | b"scheduler" | b"runtimes" | b"dispatcher" | b"workload" | b"timings"
         | b"kvtimings" | b"kvstore" | b"range-scans" | b"eviction" => {}

@@ -164,7 +164,7 @@ impl Opcode {
     /// Returns true for quiet operations: success is not answered, or, for reads, a miss is not.
     #[inline]
     pub const fn is_quiet(self) -> bool {
-        matches!(self.0, 0x09 | 0x0d | 0x11..=0x1a | 0x1e | 0x24 | 0xa1)
+        matches!(self.0, 0x09 | 0x0d | 0x11..=0x1a | 0x1e | 0x24 | 0xa1 | 0xa3 | 0xa5 | 0xa9)
     }
 }
 
@@ -186,7 +186,8 @@ mod tests {
         for code in 0..=255 {
             let opcode = Opcode(code);
             let by_name = opcode.name().is_some_and(|name| {
-                (name.ends_with('Q') || name == "GETQ_META") && !matches!(opcode, Opcode::DCP_STREAM_REQ)
+                (name.ends_with('Q') || name == "GETQ_META" || name.ends_with("Q_WITH_META"))
+                    && !matches!(opcode, Opcode::DCP_STREAM_REQ)
             });
             assert_eq!(opcode.is_quiet(), by_name, "{opcode:?}");
         }

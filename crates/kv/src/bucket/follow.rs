@@ -1,0 +1,753 @@
+//! Following: everything that happens in a vBucket, in the order of the seqnos, from any point on.
+//!
+//! ```text
+//!   open ──> may the follower continue from where it is? else it rolls back
+//!   advance  snapshot: a marker with its end, then the versions up to it; torn: another marker, with a later end
+//!             ├─ what has a slot in the seqno order     from memory, under the lock
+//!             └─ what is flushed and has none           from the journal, in pieces that a thread reads ([`Shelf`])
+//!   news     a letter when there is something new, or a piece has been read
+//! ```
+//! Nothing is kept for a follower but its cursor, and at most one piece: what it has not read stays where it is.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+use journal::log::{Kind as RecordKind, Record};
+
+use super::Bucket;
+use crate::collections::SystemEvent;
+pub use crate::index::StreamFigures;
+use crate::index::{Dirty, Followed, Forgotten, Header, Kind, SHADOW_AGE_S, Told, mark};
+use crate::lock_order::{Ranked, rank};
+use crate::news::News;
+use crate::storage::{DELETED, EXPIRED};
+use crate::{PinnedValue, ThreadContext, Unavailable, VbId, VbState};
+
+/// Bytes of a message without key and value.
+const HEAD_BYTES: usize = 64;
+/// Slices of 64 versions that are read under one hold of the lock.
+const SLICES: usize = 4;
+/// After the last stream has ended, what makes it possible to go on is kept for this long: a consumer may come back.
+const LINGER_S: u32 = 300;
+/// An ephemeral bucket that is followed forgets deletions after this time, and looks for them this often.
+const TOMBSTONE_AGE_S: u32 = 24 * 3600;
+const PURGE_INTERVAL_S: u32 = 3600;
+
+/// The streams of a bucket.
+#[derive(Default)]
+pub(crate) struct Following {
+    pub(super) consumers: super::consumers::Consumers,
+    streams: AtomicU32,
+    /// There are streams, or were some a short time ago.
+    is_kept: AtomicBool,
+    /// Until when; 0 while there are streams.
+    linger_until_s: AtomicU32,
+    /// When old deletions are looked for next.
+    purge_at_s: AtomicU32,
+    /// The manifest whose changes all followers have been told.
+    told_uid: AtomicU64,
+}
+
+/// From where to where to follow a vBucket, and what the follower has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    /// The last seqno it has; 0: nothing.
+    pub start: u64,
+    /// The last seqno it wants.
+    pub end: u64,
+    /// The history that `start` is part of; 0: any.
+    pub uuid: u64,
+    /// The snapshot that `start` is part of: where it starts and ends.
+    pub snapshot: (u64, u64),
+    /// It knows of all deletions up to this seqno.
+    pub purged_seqno: u64,
+    /// It does not mind having missed deletions.
+    pub ignores_purged: bool,
+}
+
+/// Why a vBucket cannot be followed from a position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// The follower has something that is not part of the vBucket's history after this seqno: it must go back to it.
+    RollBack(u64),
+    /// The seqnos contradict each other.
+    Range,
+    /// There is no memory to keep the order.
+    NoMemory,
+    /// See there.
+    Unavailable(Unavailable),
+}
+
+/// What a version is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VersionKind {
+    /// A document.
+    Document,
+    /// A deletion; its value, if there is one, is what is left: extended attributes.
+    Deletion,
+    /// The same, because the document had expired.
+    Expiration,
+    /// What a document is to become.
+    Prepare,
+    /// A deletion that is to be.
+    PrepareDeletion,
+    /// A prepare that came to nothing.
+    Abort,
+}
+
+/// A version of a document.
+pub struct Version<'a> {
+    /// What it is.
+    pub kind: VersionKind,
+    /// Its seqno.
+    pub seqno: u64,
+    /// Its revision.
+    pub rev: u64,
+    /// Its CAS.
+    pub cas: u64,
+    /// The client's flags.
+    pub flags: u32,
+    /// When it expires, or was deleted.
+    pub expiry: u32,
+    /// Datatype bits.
+    pub datatype: u8,
+    /// Level of a prepare.
+    pub level: u8,
+    /// It was prepared before.
+    pub committed: bool,
+    /// Its key with the collection's prefix.
+    pub stored_key: &'a [u8],
+    /// Its value.
+    pub value: VersionValue<'a>,
+}
+
+/// The value of a version.
+pub enum VersionValue<'a> {
+    /// Its bytes.
+    Bytes(&'a [u8]),
+    /// A long one, where it lies.
+    Pinned(PinnedValue),
+}
+
+impl VersionValue<'_> {
+    /// Returns its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Pinned(pinned) => pinned,
+        }
+    }
+}
+
+/// What a stream consists of.
+pub enum Event<'a> {
+    /// What follows up to `end` belongs together. A snapshot that comes again goes on to a later end.
+    Snapshot {
+        /// What the follower had before it.
+        start: u64,
+        /// Its last seqno.
+        end: u64,
+    },
+    /// A version.
+    Version(Version<'a>),
+    /// A change of the scopes and collections, and its seqno.
+    System(u64, SystemEvent),
+    /// Up to here there is nothing more: what had these seqnos is gone.
+    Advanced(u64),
+}
+
+/// How far a stream got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advanced {
+    /// To the newest: a letter comes when there is more.
+    Idle,
+    /// There is more.
+    More,
+    /// To its end.
+    Done,
+    /// What comes next must be read from disk: [`crate::persistence::read_on`].
+    OnDisk,
+    /// It could not be read.
+    Unreadable,
+    /// It has missed something: the follower has to begin again.
+    Lost,
+    /// The vBucket is another node's now, or nobody's.
+    StateChanged,
+}
+
+/// A stream of a vBucket's versions. It ends when it is dropped.
+pub struct Stream {
+    bucket: Arc<Bucket>,
+    vb: VbId,
+    number: u64,
+    news: Arc<News>,
+    /// The vBucket's state.
+    state: VbState,
+    end: u64,
+    /// The last version handed out.
+    cursor: u64,
+    /// The snapshot that is being handed out.
+    snapshot: Option<(u64, u64)>,
+    /// The changes of scopes and collections in it that were not handed out yet.
+    events: VecDeque<Told>,
+    disk: Disk,
+}
+
+/// What a stream has of the journal.
+enum Disk {
+    Nothing,
+    /// A piece is being read.
+    Asked(Arc<Shelf>),
+    /// One that is being handed out.
+    Piece(Piece),
+}
+
+/// Where a piece of the journal is put for a stream.
+#[derive(Default)]
+pub(crate) struct Shelf(Ranked<Option<Result<Piece, ()>>, { rank::SHELF }>);
+
+/// Records of the journal, in the order of their seqnos.
+#[derive(Default)]
+pub(crate) struct Piece {
+    bytes: Vec<u8>,
+    records: Vec<Kept>,
+    /// How many have been handed out.
+    done: usize,
+    /// Everything up to here has been read.
+    reached: u64,
+}
+
+/// A record of a piece.
+struct Kept {
+    kind: VersionKind,
+    seqno: u64,
+    rev: u64,
+    cas: u64,
+    flags: u32,
+    expiry: u32,
+    datatype: u8,
+    level: u8,
+    committed: bool,
+    /// Where key and value are.
+    at: usize,
+    key_len: usize,
+    value_len: usize,
+}
+
+impl Shelf {
+    /// Puts a piece there; nothing, if the journal could not be read.
+    pub(crate) fn put(&self, piece: Option<Piece>) {
+        *self.0.lock() = Some(piece.ok_or(()));
+    }
+}
+
+impl Piece {
+    /// Appends a record. `datatype`: what is believed of it.
+    pub(crate) fn push(&mut self, record: &Record<'_>, datatype: u8) {
+        let is_shadow = record.datatype & DELETED != 0;
+        let kind = match record.kind {
+            RecordKind::Document if is_shadow => VersionKind::Deletion,
+            RecordKind::Document => VersionKind::Document,
+            RecordKind::Tombstone if record.level == EXPIRED => VersionKind::Expiration,
+            RecordKind::Tombstone => VersionKind::Deletion,
+            RecordKind::Prepare if is_shadow => VersionKind::PrepareDeletion,
+            RecordKind::Prepare => VersionKind::Prepare,
+            RecordKind::PrepareDelete => VersionKind::PrepareDeletion,
+            RecordKind::Abort => VersionKind::Abort,
+            RecordKind::State => return,
+        };
+        let Record { seqno, rev, cas, flags, level, committed, key, value, .. } = *record;
+        let expiry = record.expiry.saturating_sub(if is_shadow { SHADOW_AGE_S } else { 0 });
+        let (at, key_len, value_len) = (self.bytes.len(), key.len(), value.len());
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+        let datatype = datatype & !DELETED;
+        self.records.push(Kept {
+            kind,
+            seqno,
+            rev,
+            cas,
+            flags,
+            expiry,
+            datatype,
+            level,
+            committed,
+            at,
+            key_len,
+            value_len,
+        });
+    }
+
+    /// Notes that everything up to a seqno has been read.
+    pub(crate) fn set_reached(&mut self, reached: u64) {
+        self.reached = reached;
+    }
+
+    /// Takes the next record.
+    fn next(&mut self) -> Option<Version<'_>> {
+        let kept = self.records.get(self.done)?;
+        self.done += 1;
+        let bytes = self.bytes.get(kept.at..kept.at + kept.key_len + kept.value_len).unwrap_or_default();
+        let (stored_key, value) = bytes.split_at_checked(kept.key_len).unwrap_or_default();
+        let Kept { kind, seqno, rev, cas, flags, expiry, datatype, level, committed, .. } = *kept;
+        let value = VersionValue::Bytes(value);
+        Some(Version { kind, seqno, rev, cas, flags, expiry, datatype, level, committed, stored_key, value })
+    }
+}
+
+impl<'a> Version<'a> {
+    fn of(item: &Dirty<'a>, value: VersionValue<'a>) -> Self {
+        let Header { seqno, rev, cas, flags, datatype, committed, .. } = *item.header;
+        let is_shadow = matches!(item.header.kind, Kind::Shadow | Kind::PrepareShadow);
+        let expiry = item.header.expiry.saturating_sub(if is_shadow { SHADOW_AGE_S } else { 0 });
+        let kind = match item.header.kind {
+            Kind::Document | Kind::Ejected => VersionKind::Document,
+            Kind::Tombstone if item.header.marks & mark::EXPIRED != 0 => VersionKind::Expiration,
+            Kind::Tombstone | Kind::Shadow => VersionKind::Deletion,
+            Kind::Prepare => VersionKind::Prepare,
+            Kind::PrepareDelete | Kind::PrepareShadow => VersionKind::PrepareDeletion,
+            Kind::Abort => VersionKind::Abort,
+        };
+        let (level, stored_key) = (item.level, item.stored_key);
+        Self { kind, seqno, rev, cas, flags, expiry, datatype, level, committed, stored_key, value }
+    }
+
+    /// Returns about how many bytes a message with it has.
+    pub fn bytes(&self) -> usize {
+        self.stored_key.len() + self.value.bytes().len() + HEAD_BYTES
+    }
+}
+
+impl Bucket {
+    /// Begins to follow a vBucket. Changes are noted in `news`; `number` is unique among the streams of a vBucket.
+    pub fn follow(
+        self: &Arc<Self>,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        number: u64,
+        position: &Position,
+        news: &Arc<News>,
+    ) -> Result<Stream, Refused> {
+        if let Some(why) = self.closed(vb) {
+            return Err(Refused::Unavailable(why));
+        }
+        let (histories, state) = (self.histories(vb), self.vbucket_state(vb));
+        // ORDERING: before anything is kept, so that the pager does not overlook it.
+        self.following.streams.fetch_add(1, SeqCst);
+        if !self.following.is_kept.swap(true, SeqCst) {
+            self.doorbell.ring();
+        }
+        let result = self.follow_from(cx, (vb, state), number, position, (news, &histories));
+        if result.is_err() {
+            self.unfollowed();
+        }
+        result
+    }
+
+    fn follow_from(
+        self: &Arc<Self>,
+        cx: &mut ThreadContext,
+        (vb, state): (VbId, VbState),
+        number: u64,
+        position: &Position,
+        (news, histories): (&Arc<News>, &[(u64, u64)]),
+    ) -> Result<Stream, Refused> {
+        let mut locked = self.lock(cx, vb);
+        if state == VbState::Active {
+            locked.tell_changes();
+        }
+        // Keeping the order comes first: from then on nothing is forgotten unnoticed.
+        locked.follow(number, Arc::clone(news), position.start).map_err(|_| Refused::NoMemory)?;
+        let refused = position.check(histories, locked.high_seqno(), locked.forgotten()).err();
+        if refused.is_some() {
+            drop(locked);
+            self.vbucket(vb).unfollow(number);
+        }
+        match refused {
+            Some(why) => Err(why),
+            None => Ok(Stream {
+                bucket: Arc::clone(self),
+                vb,
+                number,
+                news: Arc::clone(news),
+                state,
+                end: position.end,
+                cursor: position.start,
+                snapshot: None,
+                events: VecDeque::new(),
+                disk: Disk::Nothing,
+            }),
+        }
+    }
+}
+
+impl Bucket {
+    /// Notes that a stream has ended.
+    fn unfollowed(&self) {
+        if self.following.streams.fetch_sub(1, SeqCst) == 1 {
+            self.following.linger_until_s.store(0, Relaxed);
+            self.doorbell.ring();
+        }
+    }
+
+    /// Forgets old deletions of an ephemeral bucket; some time after the last stream has ended, everything that was
+    /// kept for streams. Returns when there is more to do, in unix seconds.
+    pub(crate) fn tend_streams(&self, cx: &mut ThreadContext) -> Option<u32> {
+        let (following, now_s) = (&self.following, cx.now.unix_s);
+        if !following.is_kept.load(SeqCst) {
+            return None;
+        }
+        if following.streams.load(SeqCst) == 0 {
+            let until_s = match following.linger_until_s.load(Relaxed) {
+                0 => now_s.saturating_add(LINGER_S),
+                until_s => until_s,
+            };
+            following.linger_until_s.store(until_s, Relaxed);
+            if until_s > now_s {
+                return Some(until_s);
+            }
+            // ORDERING: before the vBuckets are visited. A stream that begins meanwhile sets it again.
+            following.is_kept.store(false, SeqCst);
+            if following.streams.load(SeqCst) > 0 {
+                following.is_kept.store(true, SeqCst);
+                return Some(now_s);
+            }
+            following.linger_until_s.store(0, Relaxed);
+            for vb in 0..self.vbuckets() {
+                while self.lock(cx, VbId(vb)).stop_following() {
+                    cx.end_batch();
+                }
+                cx.end_batch();
+            }
+            return None;
+        }
+        following.linger_until_s.store(0, Relaxed);
+        self.tell_changes(cx);
+        if self.persistence().is_some() {
+            return None;
+        }
+        let at_s = following.purge_at_s.load(Relaxed);
+        if at_s > now_s {
+            return Some(at_s);
+        }
+        if at_s > 0 {
+            self.forget_deletions(cx, now_s.saturating_sub(TOMBSTONE_AGE_S));
+        }
+        let next_s = now_s.saturating_add(PURGE_INTERVAL_S);
+        following.purge_at_s.store(next_s, Relaxed);
+        Some(next_s)
+    }
+
+    /// Tells the followers what has changed of scopes and collections.
+    fn tell_changes(&self, cx: &mut ThreadContext) {
+        let uid = self.collections().uid();
+        if self.following.told_uid.swap(uid, Relaxed) == uid {
+            return;
+        }
+        for vb in (0..self.vbuckets()).map(VbId) {
+            if self.vbucket_state(vb) != VbState::Active || self.closed(vb).is_some() {
+                continue;
+            }
+            let mut locked = self.lock(cx, vb);
+            if locked.is_followed() {
+                locked.tell_changes();
+            }
+            drop(locked);
+            cx.end_batch();
+        }
+    }
+
+    /// Forgets the deletions in an ephemeral bucket that are older than a time. Streams that have not got so far end.
+    fn forget_deletions(&self, cx: &mut ThreadContext, before_s: u32) {
+        for vb in 0..self.vbuckets() {
+            while self.lock(cx, VbId(vb)).drop_ends(before_s) {
+                cx.end_batch();
+            }
+            cx.end_batch();
+        }
+    }
+}
+
+impl Position {
+    /// Decides whether a follower may continue, as the protocol's documents say.
+    fn check(&self, histories: &[(u64, u64)], high_seqno: u64, forgotten: Forgotten) -> Result<(), Refused> {
+        let (mut snapshot_start, mut snapshot_end) = self.snapshot;
+        let start = self.start;
+        if !(snapshot_start <= start && start <= snapshot_end && start <= self.end) {
+            return Err(Refused::Range);
+        }
+        if start == 0 && self.uuid == 0 {
+            return Ok(());
+        }
+        // Deletions that it has passed it has seen, or it never had what they deleted.
+        let purged_seqno = forgotten.purged_seqno;
+        let has_missed =
+            snapshot_end < forgotten.kept_from || start < purged_seqno && self.purged_seqno < purged_seqno;
+        if start != 0 && has_missed && !self.ignores_purged {
+            return Err(Refused::RollBack(0));
+        }
+        // It has all of the snapshot, or nothing of it.
+        if start == snapshot_end {
+            snapshot_start = start;
+        }
+        if start == snapshot_start {
+            snapshot_end = start;
+        }
+        let Some(at) = histories.iter().position(|(uuid, _)| *uuid == self.uuid) else {
+            return Err(Refused::RollBack(0));
+        };
+        let ended = at.checked_sub(1).and_then(|newer| histories.get(newer)).map(|(_, began_at)| *began_at);
+        let upper = ended.unwrap_or(high_seqno);
+        if snapshot_end <= upper {
+            Ok(())
+        } else if snapshot_start > upper {
+            Err(Refused::RollBack(upper))
+        } else {
+            Err(Refused::RollBack(snapshot_start))
+        }
+    }
+}
+
+impl Stream {
+    /// Returns its vBucket.
+    pub fn vb(&self) -> VbId {
+        self.vb
+    }
+
+    /// Returns the snapshot that is being handed out: what came before it, and its end.
+    pub fn snapshot(&self) -> Option<(u64, u64)> {
+        self.snapshot
+    }
+
+    /// Returns true if it has, or waits for, a piece of the journal.
+    pub fn is_reading(&self) -> bool {
+        !matches!(self.disk, Disk::Nothing)
+    }
+
+    /// Returns the bytes of the piece of the journal that it holds.
+    pub fn held_bytes(&self) -> usize {
+        match &self.disk {
+            Disk::Piece(piece) => piece.bytes.capacity() + piece.records.capacity() * size_of::<Kept>(),
+            Disk::Nothing | Disk::Asked(_) => 0,
+        }
+    }
+
+    /// Returns the last seqno that was handed out.
+    pub fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// Hands out what comes next, about `room` bytes of it.
+    pub fn advance(&mut self, cx: &mut ThreadContext, room: usize, f: &mut dyn FnMut(Event<'_>)) -> Advanced {
+        let bucket = Arc::clone(&self.bucket);
+        if bucket.is_gone() {
+            return Advanced::Lost;
+        }
+        let state = bucket.vbucket_state(self.vb);
+        if state != self.state && state != VbState::Active {
+            return Advanced::StateChanged;
+        }
+        self.state = state;
+        if self.snapshot.is_none() {
+            if self.cursor >= self.end {
+                return Advanced::Done;
+            }
+            let mut locked = bucket.lock(cx, self.vb);
+            if locked.has_lost(self.number) {
+                return Advanced::Lost;
+            }
+            let Some(end) = locked.begin_snapshot(self.number) else { return Advanced::Idle };
+            self.events = locked.events_between(self.cursor, end).iter().copied().collect();
+            f(Event::Snapshot { start: self.cursor, end });
+            self.snapshot = Some((self.cursor, end));
+        }
+        match self.take_piece() {
+            Err(advanced) => advanced,
+            Ok(true) => self.advance_on_disk(&bucket, cx, room, f),
+            Ok(false) => self.advance_in_memory(&bucket, cx, room, f),
+        }
+    }
+
+    /// Takes the piece that was asked for. Returns true if there is one to be handed out.
+    fn take_piece(&mut self) -> Result<bool, Advanced> {
+        if let Disk::Asked(shelf) = &self.disk {
+            let taken = shelf.0.lock().take();
+            match taken {
+                None => return Err(Advanced::Idle),
+                Some(Ok(piece)) => self.disk = Disk::Piece(piece),
+                Some(Err(())) => return Err(Advanced::Unreadable),
+            }
+        }
+        Ok(matches!(self.disk, Disk::Piece(_)))
+    }
+
+    fn advance_on_disk(
+        &mut self,
+        bucket: &Bucket,
+        cx: &mut ThreadContext,
+        room: usize,
+        f: &mut dyn FnMut(Event<'_>),
+    ) -> Advanced {
+        let Disk::Piece(piece) = &mut self.disk else { return Advanced::More };
+        let mut left = room;
+        while left > 0 {
+            let Some(version) = piece.next() else {
+                let reached = piece.reached;
+                self.disk = Disk::Nothing;
+                let mut locked = bucket.lock(cx, self.vb);
+                if locked.has_lost(self.number) {
+                    return Advanced::Lost;
+                }
+                locked.set_cursor(self.number, reached);
+                let is_at_end = self.snapshot.is_some_and(|(_, end)| reached >= end);
+                let followed = if is_at_end { locked.end_snapshot(self.number) } else { Followed::Part };
+                if let (Followed::Extended(later), Some((_, end))) = (followed, self.snapshot) {
+                    self.events.extend(locked.events_between(end, later));
+                }
+                drop(locked);
+                // Whoever goes on from there must have been told.
+                let told = tell(&mut self.events, reached.saturating_add(1), f);
+                self.cursor = self.cursor.max(told);
+                return self.settle(followed, reached, f);
+            };
+            tell(&mut self.events, version.seqno, f);
+            left = left.saturating_sub(version.bytes());
+            self.cursor = version.seqno;
+            f(Event::Version(version));
+        }
+        Advanced::More
+    }
+
+    fn advance_in_memory(
+        &mut self,
+        bucket: &Bucket,
+        cx: &mut ThreadContext,
+        room: usize,
+        f: &mut dyn FnMut(Event<'_>),
+    ) -> Advanced {
+        let Some((start, mut end)) = self.snapshot else { return Advanced::More };
+        let (mut left, mut cursor, mut is_long, mut is_on_disk) = (room, self.cursor, false, false);
+        let mut locked = bucket.lock(cx, self.vb);
+        let mut followed;
+        loop {
+            followed = locked.read_snapshot(self.number, SLICES, &mut |item| {
+                is_long = item.header.marks & mark::LARGE != 0 && !item.value.is_empty();
+                is_on_disk = item.header.kind == Kind::Ejected;
+                if left == 0 || is_long || is_on_disk {
+                    return false;
+                }
+                let version = Version::of(item, VersionValue::Bytes(item.value));
+                tell(&mut self.events, version.seqno, f);
+                left = left.saturating_sub(version.bytes());
+                cursor = version.seqno;
+                f(Event::Version(version));
+                true
+            });
+            let Followed::Extended(later) = followed else { break };
+            self.events.extend(locked.events_between(end, later));
+            // To the end under the same hold of the lock: what is written all the time would tear it again and again.
+            if left == 0 {
+                break;
+            }
+            (self.snapshot, end) = (Some((start, later)), later);
+            f(Event::Snapshot { start, end: later });
+        }
+        self.cursor = cursor;
+        if followed != Followed::Refused || left == 0 {
+            drop(locked);
+            return self.settle(followed, self.cursor, f);
+        }
+        if is_on_disk {
+            return Advanced::OnDisk;
+        }
+        if let Some(taken) = locked.take_next(self.number) {
+            let (header, level) = (taken.header, taken.as_dirty().level);
+            let stored_key = taken.as_dirty().stored_key.to_vec();
+            if let Some(pinned) = taken.into_pinned() {
+                drop(locked);
+                tell(&mut self.events, header.seqno, f);
+                let item = Dirty { header: &header, stored_key: &stored_key, value: &[], level };
+                f(Event::Version(Version::of(&item, VersionValue::Pinned(pinned))));
+                self.cursor = header.seqno;
+            }
+        }
+        Advanced::More
+    }
+
+    /// Notes how far a snapshot has been handed out: up to `reached`.
+    fn settle(&mut self, followed: Followed, reached: u64, f: &mut dyn FnMut(Event<'_>)) -> Advanced {
+        let Some((start, end)) = self.snapshot else { return Advanced::More };
+        match followed {
+            Followed::Whole => {
+                let told = tell(&mut self.events, u64::MAX, f);
+                self.cursor = self.cursor.max(told);
+                if self.cursor < end {
+                    f(Event::Advanced(end));
+                }
+                self.cursor = end;
+                self.snapshot = None;
+                if end >= self.end { Advanced::Done } else { Advanced::More }
+            }
+            Followed::Extended(later) => {
+                self.cursor = self.cursor.max(reached);
+                self.snapshot = Some((start, later));
+                f(Event::Snapshot { start, end: later });
+                Advanced::More
+            }
+            Followed::Refused | Followed::Part => {
+                self.cursor = self.cursor.max(reached);
+                Advanced::More
+            }
+            Followed::Flushed => Advanced::OnDisk,
+            Followed::Lost => Advanced::Lost,
+        }
+    }
+
+    /// Returns what is to be read from disk, and where to: up to a seqno. News come when it is there.
+    pub(crate) fn ask(&mut self, cx: &mut ThreadContext) -> Option<Wanted> {
+        let (_, end) = self.snapshot.filter(|_| matches!(self.disk, Disk::Nothing))?;
+        let persisted_seqno = self.bucket.lock(cx, self.vb).persisted_seqno();
+        if end.min(persisted_seqno) <= self.cursor {
+            return None;
+        }
+        let shelf = Arc::new(Shelf::default());
+        self.disk = Disk::Asked(Arc::clone(&shelf));
+        Some(Wanted {
+            bucket: Arc::clone(&self.bucket),
+            vb: self.vb,
+            after: self.cursor,
+            end: end.min(persisted_seqno),
+            shelf,
+            news: Arc::clone(&self.news),
+        })
+    }
+}
+
+/// Hands out the changes of scopes and collections that come before a seqno. Returns the last one's; 0: there was none.
+fn tell(events: &mut VecDeque<Told>, before: u64, f: &mut dyn FnMut(Event<'_>)) -> u64 {
+    let mut last = 0;
+    while let Some(Told { seqno, event }) = events.front().copied().filter(|told| told.seqno < before) {
+        events.pop_front();
+        f(Event::System(seqno, event));
+        last = seqno;
+    }
+    last
+}
+
+/// A piece of the journal that a stream waits for.
+pub(crate) struct Wanted {
+    pub(crate) bucket: Arc<Bucket>,
+    pub(crate) vb: VbId,
+    pub(crate) after: u64,
+    pub(crate) end: u64,
+    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) news: Arc<News>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.bucket.vbucket(self.vb).unfollow(self.number);
+        self.bucket.unfollowed();
+    }
+}

@@ -1,0 +1,72 @@
+//! Reading on for streams: a thread reads pieces of journals, while no worker waits.
+
+use std::sync::Arc;
+
+use crate::follow::{Piece, Stream, Wanted};
+use crate::{NodeContext, Now, Outcome};
+
+/// About as many bytes of the journal are read at a time.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Asks for what comes next in a stream that has to be read from disk.
+pub fn read_on(stream: &mut Stream, cx: &mut NodeContext) {
+    let Some(wanted) = stream.ask(cx) else { return };
+    let pieces = cx.node.pieces();
+    pieces.wanted.lock().push_back(wanted);
+    pieces.bell.ring();
+}
+
+/// Reads the pieces. The caller owns the thread; it sleeps until its bell rings.
+#[derive(Default)]
+pub struct PieceReader {
+    runs: Vec<u8>,
+}
+
+impl PieceReader {
+    /// Reads all pieces that were asked for.
+    pub fn turn(&mut self, cx: &mut NodeContext, clock: &mut dyn FnMut() -> Now) {
+        let node = Arc::clone(&cx.node);
+        let pieces = node.pieces();
+        pieces.bell.answer();
+        cx.tend();
+        loop {
+            let Some(wanted) = pieces.wanted.lock().pop_front() else { break };
+            if Arc::strong_count(&wanted.shelf) == 1 {
+                // The stream has ended.
+                continue;
+            }
+            cx.now = clock();
+            let piece = self.read(cx, &wanted);
+            wanted.shelf.put(piece);
+            if let Some(cookie) = wanted.news.note(wanted.vb.0) {
+                cx.post(cookie, Outcome::Stirred);
+            }
+            cx.end_batch();
+        }
+        self.runs = Vec::new();
+        cx.end_batch();
+    }
+
+    fn read(&mut self, cx: &mut NodeContext, wanted: &Wanted) -> Option<Piece> {
+        let Wanted { bucket, vb, after, end, .. } = wanted;
+        let persistence = bucket.persistence()?;
+        let shard = persistence.shard_of(*vb)?;
+        let mut piece = Piece::default();
+        let read =
+            shard.reader.read_in_order(vb.0, *after, *end, PIECE_BYTES, &mut self.runs, &mut |record| {
+                if bucket.lock(cx, *vb).is_current(record) {
+                    piece.push(record, persistence.datatype(record.datatype));
+                }
+            });
+        match read {
+            Ok(reached) => {
+                piece.set_reached(reached);
+                Some(piece)
+            }
+            Err(error) => {
+                persistence.note_unreadable(&error);
+                None
+            }
+        }
+    }
+}

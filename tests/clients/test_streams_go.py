@@ -1,0 +1,112 @@
+"""The DCP agent of the official client library for Go (gocbcore): streams, checkpoints, restarts, and loses nothing."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+from tests import dcp, servers
+from tests.persistence.bucket import memcached, vbucket_of, wait_all_persisted, wait_warm
+
+DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "go"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    if shutil.which("go") is None:
+        pytest.skip("no Go toolchain on this machine")
+    program = tmp_path_factory.mktemp("go") / "stream"
+    built = subprocess.run(["go", "build", "-o", str(program), "./stream"], cwd=DIRECTORY, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return program
+
+
+class Follower:
+    def __init__(self, program, checkpoint):
+        self.program, self.checkpoint = program, checkpoint
+
+    def run(self, node, *halt):
+        """Follows from the checkpoint on; returns what the program says about it."""
+        connection = f"couchbase://{node.kv[0]}:{node.kv[1]}"
+        command = [str(self.program), connection, "Administrator", "password", "default", str(self.checkpoint), *map(str, halt)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def documents(self):
+        places = json.loads(self.checkpoint.read_text())
+        return {name.removeprefix("0/"): value for place in places for name, value in place["Documents"].items()}
+
+
+@pytest.fixture
+def follower(program, tmp_path):
+    return Follower(program, tmp_path / "checkpoint")
+
+
+def change(node, round, documents, count=2000):
+    """Stores, and deletes some of what is there."""
+    with_kv = memcached(node)
+    for n in range(count):
+        key, value = f"key-{n * (round + 1) % 5000}", f"round-{round}-{n}" * 20
+        with_kv.set(key, value, noreply=True)
+        documents[key] = value
+    for key in list(documents)[:: 7 + round]:
+        with_kv.delete(key, noreply=True)
+        del documents[key]
+    # Waits for what has no answer.
+    with_kv.get("key-0")
+    with_kv.close()
+
+
+@pytest.mark.parametrize("kind", ["ephemeral", "persistent"])
+def test_checkpoints_lose_nothing(follower, kind):
+    documents = {}
+    with servers.Dormouse(buckets=(f"default,{kind},256MiB",)) as node:
+        for round in range(4):
+            change(node, round, documents)
+            said = follower.run(node)
+            assert said["rolled_back"] == 0 and said["events"] > 0, (round, said)
+            assert follower.documents() == documents
+        # In the middle of everything.
+        change(node, 5, documents)
+        halts = 0
+        while (said := follower.run(node, 300))["streams"] > 0:
+            halts += 1
+        assert halts > 3 and said["rolled_back"] == 0
+        assert follower.documents() == documents
+
+
+def test_flush_all_begins_again(follower):
+    documents = {}
+    with servers.Dormouse() as node:
+        change(node, 0, documents)
+        follower.run(node)
+        dcp.empty(node, "default")
+        documents = {}
+        change(node, 1, documents, count=100)
+        said = follower.run(node)
+        assert said["rolled_back"] == said["streams"] > 0
+        touched = {vbucket_of(key.encode()) for key in documents}
+        assert {key: value for key, value in follower.documents().items() if vbucket_of(key.encode()) in touched} == documents
+
+
+@pytest.mark.parametrize("ends", ["stop", "kill"])
+def test_a_persistent_bucket_is_followed_across_restarts(follower, ends, tmp_path):
+    documents, home = {}, tmp_path / "home"
+    home.mkdir()
+    buckets = ("default,persistent,100MiB",)
+    for round in range(3):
+        with servers.Dormouse(buckets=buckets, home=home) as node:
+            wait_warm(node)
+            if round:
+                said = follower.run(node)
+                assert follower.documents() == documents, said
+            change(node, round, documents)
+            said = follower.run(node)
+            # After a clean end the histories go on.
+            assert said["rolled_back"] == 0 or ends == "kill", said
+            assert follower.documents() == documents
+            wait_all_persisted(node)
+            node.stop() if ends == "stop" else node.kill()

@@ -168,6 +168,7 @@ impl Locked<'_> {
         }
         if prepares.by_seqno.is_empty() {
             rare.prepares = None;
+            self.clear_empty_order();
         }
     }
 

@@ -774,16 +774,21 @@ impl<'v> Locked<'v> {
     pub(super) fn remove(&mut self, present: Present) {
         let (header, collection) = (self.header(present), self.collection_of(present.item));
         self.root.remove(&mut self.state.table, &mut self.memory, &present.found);
-        let has_prepares = self.state.rare.as_ref().is_some_and(|rare| rare.prepares.is_some());
-        let is_last = self.state.table.items == 0 && !has_prepares && !self.leaves_ends();
         if let Some(order) = &mut self.state.order {
             order.retire(header.seqno, &self.memory.resources.tenant, self.memory.cache);
-            if is_last {
-                order.clear(&self.memory.resources.tenant, self.memory.cache);
-            }
+            self.clear_empty_order();
         }
         self.free(present.found.location, present.item, &header);
         self.removed(collection, &header);
+    }
+
+    /// Frees the order if there is nothing that it could name.
+    pub(super) fn clear_empty_order(&mut self) {
+        let has_prepares = self.state.rare.as_ref().is_some_and(|rare| rare.prepares.is_some());
+        let is_empty = self.state.table.items == 0 && !has_prepares && !self.leaves_ends();
+        if let Some(order) = self.state.order.as_mut().filter(|_| is_empty) {
+            order.clear(&self.memory.resources.tenant, self.memory.cache);
+        }
     }
 
     /// Returns state, chains and pending durable writes, if they differ from the default.

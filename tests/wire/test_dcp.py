@@ -217,8 +217,7 @@ def test_deletions_and_expirations(node, bucket, client):
     with Dcp(node.kv, bucket, controls=controls) as one, Dcp(node.kv, bucket, flags=dcp.PRODUCER | dcp.INCLUDE_DELETE_TIMES) as timed:
         for consumer in (one, timed):
             assert consumer.stream(VB).status == SUCCESS
-        time.sleep(2.1)
-        assert client.ask(GET, b"expired", vbucket=VB).status == NOT_FOUND
+        wait_until(lambda: client.ask(GET, b"expired", vbucket=VB).status == NOT_FOUND, "the expiry")
 
         def ends(consumer):
             """The opcodes of the ends by key. The expiry is the last."""

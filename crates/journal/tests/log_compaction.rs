@@ -6,19 +6,13 @@ mod log;
 use journal::SimulatedDisk;
 use journal::log::{Aim, Buffer, Kind, Options, Record, Replayed, Step, Verdict};
 use log::OPTIONS;
-use log::model::{Engine, NOW, Random, VBUCKETS, documents, recover};
+use log::model::{Engine, NOW, Random, VBUCKETS, change_some, documents, recover};
 
 const SMALL: Options = Options { segment_bytes: 3000, ..OPTIONS };
 
 fn churn(engine: &mut Engine, random: &mut Random, rounds: u64) {
     for round in 0..rounds {
-        for _ in 0..5 {
-            let key = format!("key{}", random.below(40)).into_bytes();
-            let value = vec![round as u8; random.below(200) as usize];
-            let value = (random.below(4) > 0).then_some(&value[..]);
-            engine.set(random.below(u64::from(VBUCKETS)) as u16, &key, value);
-        }
-        engine.flush().unwrap();
+        change_some(engine, random, round);
     }
 }
 

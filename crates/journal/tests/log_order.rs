@@ -5,7 +5,7 @@ mod log;
 
 use journal::log::{Buffer, Kind, Options, Reader, Record, Step};
 use journal::{Disk, SimulatedDisk};
-use log::model::{Engine, Random, VBUCKETS, recover};
+use log::model::{Random, VBUCKETS, change_some, recover};
 use log::{OPTIONS, commit, document, open, tombstone};
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ fn compaction_hides_nothing() {
         let mut engine = recover(&disk, SMALL);
         let mut random = Random(seed);
         for round in 0..60 {
-            churn(&mut engine, &mut random, round);
+            change_some(&mut engine, &mut random, round);
         }
         let reader = engine.shard.reader();
         for vb in 0..VBUCKETS {
@@ -99,14 +99,4 @@ fn compaction_hides_nothing() {
             }
         }
     }
-}
-
-fn churn(engine: &mut Engine, random: &mut Random, round: u64) {
-    for _ in 0..5 {
-        let key = format!("key{}", random.below(40)).into_bytes();
-        let value = vec![round as u8; random.below(200) as usize];
-        let value = (random.below(4) > 0).then_some(&value[..]);
-        engine.set(random.below(u64::from(VBUCKETS)) as u16, &key, value);
-    }
-    engine.flush().unwrap();
 }

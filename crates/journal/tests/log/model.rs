@@ -160,6 +160,17 @@ impl Engine {
     }
 }
 
+/// Sets and deletes five of forty keys, and flushes.
+pub fn change_some(engine: &mut Engine, random: &mut Random, round: u64) {
+    for _ in 0..5 {
+        let key = format!("key{}", random.below(40)).into_bytes();
+        let value = vec![round as u8; random.below(200) as usize];
+        let value = (random.below(4) > 0).then_some(&value[..]);
+        engine.set(random.below(u64::from(VBUCKETS)) as u16, &key, value);
+    }
+    engine.flush().unwrap();
+}
+
 pub fn documents(versions: &BTreeMap<Key, Version>) -> Documents {
     versions.iter().filter_map(|(key, version)| Some((key.clone(), version.value.clone()?))).collect()
 }

@@ -80,7 +80,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Gives the changes of scopes and collections that have none a seqno.
+    /// Assigns a seqno to each change of the scopes and collections that has none yet.
     pub(crate) fn tell_changes(&mut self) {
         let told_uid = self.told().map_or(0, |told| told.uid);
         if told_uid != self.memory.resources.collections.uid() {

@@ -5,6 +5,7 @@
 
 mod audit;
 mod background;
+mod cas;
 mod compressing;
 mod dirty;
 mod document;
@@ -28,6 +29,7 @@ mod wheel;
 
 pub use audit::Audit;
 pub(crate) use background::Swept;
+pub(crate) use cas::CAS_MOST;
 pub(crate) use compressing::{Block, Candidates, Passage};
 pub(crate) use dirty::DirtySet;
 pub use document::{Document, PinnedValue};
@@ -46,4 +48,4 @@ pub(crate) use relocate::{Moved, WalkPosition};
 pub(crate) use replay::{StateRecord, Stored};
 pub use table::Hand;
 pub(crate) use table::{HashPart, Memory, Resources, Retired};
-pub(crate) use vbucket::{CAS_MOST, Dead, Locked, NewValue, Present, VBucket};
+pub(crate) use vbucket::{Dead, Locked, NewValue, Present, VBucket};

@@ -17,7 +17,6 @@ use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, TenantCache, large, pre
 use wire::binary::datatype::{SNAPPY, XATTR};
 
 use super::dirty::DirtySet;
-use super::document::LOCKED_CAS;
 use super::document_locks::DocumentLocks;
 use super::durable::Durable;
 use super::events::Events;
@@ -35,16 +34,6 @@ use crate::{Cookie, Key, KvError, Now};
 
 /// Most items handled under one hold of the lock by background work.
 pub(crate) const SLICE_ITEMS: usize = 64;
-
-/// A CAS that a client names may be at most this far ahead of the clock, since the vBucket's own follows it.
-const CAS_DRIFT_NS: u64 = 5_000_000_000;
-/// A CAS found on disk may be at most this far ahead. It may have been written before the clock was set back, and by no
-/// more than that; versions before this bound let clients name any.
-const STORED_CAS_DRIFT_NS: u64 = 10 * 365 * 86_400 * 1_000_000_000;
-/// The start of 2026. An earlier clock has not been set yet, and says nothing about what is on disk.
-const CLOCK_LEAST_NS: u64 = 1_767_225_600 * 1_000_000_000;
-/// The highest CAS of a document: the next one is what readers see while it is locked.
-pub(crate) const CAS_MOST: u64 = LOCKED_CAS - 1;
 
 /// A vBucket: one cache line. Empty, it is all zero and owns no other memory.
 #[repr(C, align(64))]
@@ -417,50 +406,6 @@ impl<'v> Locked<'v> {
         } else {
             expiry
         }
-    }
-
-    /// Returns the CAS of the next change.
-    #[inline]
-    pub(crate) fn next_cas(&mut self) -> u64 {
-        self.state.max_cas = self.state.max_cas.saturating_add(1).max(self.now.unix_ns).min(CAS_MOST);
-        self.state.max_cas
-    }
-
-    /// Returns the CAS of a change: the one that the client names, or the next one if it names none (0).
-    /// [`KvError::CasAhead`] if the clock would have to jump to follow it.
-    #[inline]
-    pub(crate) fn cas_for(&mut self, named: u64) -> Result<u64, KvError> {
-        if named == 0 {
-            return Ok(self.next_cas());
-        }
-        let most = self.now.unix_ns.saturating_add(CAS_DRIFT_NS).max(self.state.max_cas);
-        if named > most.min(CAS_MOST) {
-            return Err(KvError::CasAhead);
-        }
-        self.state.max_cas = self.state.max_cas.max(named);
-        Ok(named)
-    }
-
-    /// Returns true if the clock can follow a CAS that was given elsewhere.
-    pub(crate) fn is_credible(&self, cas: u64) -> bool {
-        let most = self.now.unix_ns.max(CLOCK_LEAST_NS).saturating_add(STORED_CAS_DRIFT_NS);
-        cas <= most
-    }
-
-    /// Moves the clock above a CAS that was found on disk, unless it cannot be one of the clock's.
-    pub(super) fn note_stored_cas(&mut self, cas: u64) {
-        if self.is_credible(cas) {
-            self.state.max_cas = self.state.max_cas.max(cas);
-        }
-    }
-
-    pub(crate) fn max_cas(&self) -> u64 {
-        self.state.max_cas
-    }
-
-    pub(crate) fn set_cas(&mut self, present: Present, cas: u64) {
-        // SAFETY: the item is in the table and the lock is held.
-        unsafe { present.item.set_cas(cas) }
     }
 
     /// The most common write: another value of the same size class over a small item, neither with an expiry. Returns

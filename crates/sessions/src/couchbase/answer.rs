@@ -4,10 +4,26 @@ use kv::{Document, Mutated, NodeContext, Outcome};
 use wire::binary::response::{done, hit};
 use wire::binary::{Header, Reply, Request, Status, datatype};
 use wire::couchbase::{Feature, FeatureSet, error_context, server_duration};
+use wire::dcp::Malformed;
 
 use super::super::{Output, Peer};
 use super::documents::Waiting;
 use super::json;
+
+/// Why a request is refused.
+pub(super) struct Refusal(pub(super) Status, pub(super) &'static str);
+
+impl Refusal {
+    pub(super) fn invalid(why: &'static str) -> Self {
+        Self(Status::EINVAL, why)
+    }
+}
+
+impl From<Malformed> for Refusal {
+    fn from(Malformed(why): Malformed) -> Self {
+        Self::invalid(why)
+    }
+}
 
 /// What all answers to one request have in common.
 pub(super) struct Answer {

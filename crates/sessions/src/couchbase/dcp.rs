@@ -21,7 +21,7 @@ pub(crate) use producer::Producer;
 use producer::{Opened, Wanted};
 
 use super::super::{Output, Peer};
-use super::answer::Answer;
+use super::answer::{Answer, Refusal};
 
 /// What a user needs to follow documents: system attributes are among what is sent.
 const STREAM_RIGHTS: Rights = Rights::READ.and(Rights::SYSTEM_ATTRIBUTES);
@@ -31,19 +31,6 @@ const NOOP_INTERVAL_S: std::ops::RangeInclusive<u64> = 1..=10_800;
 const STREAMS_MOST: usize = 64;
 /// Longest name of a consumer.
 const NAME_MOST: usize = 200;
-
-impl From<Malformed> for Refusal {
-    fn from(Malformed(why): Malformed) -> Self {
-        Self(Status::EINVAL, why)
-    }
-}
-
-/// Why a request is refused.
-struct Refusal(Status, &'static str);
-
-fn invalid(why: &'static str) -> Refusal {
-    Refusal(Status::EINVAL, why)
-}
 
 /// Answers with success, or with the error.
 fn settle(answer: &Answer, result: Result<(), Refusal>, out: &mut Output) {
@@ -65,11 +52,11 @@ pub(super) fn open(
     let Some(bucket) = super::selected(peer, answer, out) else { return };
     let result = (|| -> Result<(), Refusal> {
         if !body.is_empty() {
-            return Err(invalid("A consumer of this node is a connection of its own"));
+            return Err(Refusal::invalid("A consumer of this node is a connection of its own"));
         }
         let opened = Open::decode(request.extras, request.key)?;
         if peer.couchbase.producer.is_some() {
-            return Err(invalid("The connection is open already"));
+            return Err(Refusal::invalid("The connection is open already"));
         }
         if opened.has(open::flags::NOTIFIER) {
             return Err(Refusal(Status::NOT_SUPPORTED, "There are no notifiers"));
@@ -112,9 +99,9 @@ pub(super) fn control(
     let has_snappy = peer.couchbase.features.has(Feature::SNAPPY);
     let Some(producer) = producer(peer, answer, out) else { return };
     let result = match std::str::from_utf8(body) {
-        _ if !request.extras.is_empty() => Err(invalid("The request must not have extras")),
+        _ if !request.extras.is_empty() => Err(Refusal::invalid("The request must not have extras")),
         Ok(value) => set(producer, request.key, value, has_snappy).map(|()| producer.note_settings()),
-        Err(_) => Err(invalid("The value must be text")),
+        Err(_) => Err(Refusal::invalid("The value must be text")),
     };
     settle(answer, result, out);
 }
@@ -123,12 +110,12 @@ fn flag(value: &str) -> Result<bool, Refusal> {
     match value {
         "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err(invalid("The value must be true or false")),
+        _ => Err(Refusal::invalid("The value must be true or false")),
     }
 }
 
 fn one_of(value: &str, allowed: &[&str], why: &'static str) -> Result<(), Refusal> {
-    if allowed.contains(&value) { Ok(()) } else { Err(invalid(why)) }
+    if allowed.contains(&value) { Ok(()) } else { Err(Refusal::invalid(why)) }
 }
 
 /// Changes a setting of a connection.
@@ -138,25 +125,28 @@ fn set(producer: &mut Producer, name: &[u8], value: &str, has_snappy: bool) -> R
         b"enable_noop" => wanted.has_noops = flag(value)?,
         b"set_noop_interval" => {
             let seconds = value.parse().ok().filter(|seconds| NOOP_INTERVAL_S.contains(seconds));
-            wanted.noop_interval_s = seconds.ok_or(invalid("The interval must be 1 to 10800 seconds"))?;
+            wanted.noop_interval_s =
+                seconds.ok_or(Refusal::invalid("The interval must be 1 to 10800 seconds"))?;
         }
         b"connection_buffer_size" => {
             let bytes = value.parse::<u32>();
             wanted.buffer_bytes =
-                bytes.map_err(|_| invalid("The size must be a number of bytes below 2^32"))?;
+                bytes.map_err(|_| Refusal::invalid("The size must be a number of bytes below 2^32"))?;
         }
         b"send_stream_end_on_client_close_stream" => wanted.ends_on_close = flag(value)?,
         b"enable_expiry_opcode" => wanted.has_expirations = flag(value)?,
         b"enable_stream_id" => {
             if !flag(value)? || producer.has_streams() {
-                return Err(invalid("Stream ids are enabled before the first stream, and stay enabled"));
+                return Err(Refusal::invalid(
+                    "Stream ids are enabled before the first stream, and stay enabled",
+                ));
             }
             producer.wanted.has_stream_ids = true;
         }
         b"enable_sync_writes" => wanted.has_sync_writes = flag(value)?,
         b"consumer_name" => {
             if value.is_empty() || value.len() > NAME_MOST {
-                return Err(invalid("The name must be 1 to 200 bytes"));
+                return Err(Refusal::invalid("The name must be 1 to 200 bytes"));
             }
             wanted.consumer = value.into();
         }
@@ -164,7 +154,7 @@ fn set(producer: &mut Producer, name: &[u8], value: &str, has_snappy: bool) -> R
             wanted.compresses = flag(value)?;
             if wanted.compresses && !has_snappy {
                 wanted.compresses = false;
-                return Err(invalid("HELLO has not negotiated Snappy"));
+                return Err(Refusal::invalid("HELLO has not negotiated Snappy"));
             }
         }
         b"include_deleted_user_xattrs" => wanted.keeps_user_xattrs = flag(value)?,
@@ -172,7 +162,7 @@ fn set(producer: &mut Producer, name: &[u8], value: &str, has_snappy: bool) -> R
             wanted.marker = match value {
                 "1.0" => MarkerForm::V1,
                 "2.0" => MarkerForm::V2,
-                _ => return Err(invalid("The version must be 1.0 or 2.0")),
+                _ => return Err(Refusal::invalid("The version must be 1.0 or 2.0")),
             };
         }
         // What these allow is never done, or always.
@@ -193,7 +183,7 @@ fn set(producer: &mut Producer, name: &[u8], value: &str, has_snappy: bool) -> R
         b"enable_ext_metadata" | b"change_streams" | b"flatbuffers_system_events" => {
             return Err(Refusal(Status::NOT_SUPPORTED, "The setting is not supported"));
         }
-        _ => return Err(invalid("The setting is not known")),
+        _ => return Err(Refusal::invalid("The setting is not known")),
     }
     Ok(())
 }
@@ -246,6 +236,28 @@ pub(super) fn stream(
     if wanted.has(stream_request::flags::TAKEOVER) {
         return answer.error(Status::NOT_SUPPORTED, "A vBucket is not taken over this way", out);
     }
+    let position = position(&bucket, vb, &wanted);
+    match producer.begin(&bucket, place, &position, wanted.filter, cx) {
+        Ok(()) => answer.value(0, &[], &failover_log(&bucket, vb), out),
+        Err(Refused::RollBack(seqno)) => {
+            answer.status_value(Status::ROLLBACK, &seqno.to_be_bytes(), out);
+        }
+        Err(Refused::Range) => {
+            answer.error(
+                Status::ERANGE,
+                "The seqnos must be: snapshot start, start, snapshot end; and end",
+                out,
+            );
+        }
+        Err(Refused::NoMemory) => {
+            answer.error(Status::ETMPFAIL, "There is no memory to keep the order of the documents", out);
+        }
+        Err(Refused::Unavailable(why)) => super::documents::refuse(answer, why.into(), out),
+    }
+}
+
+/// Where a stream begins and ends.
+fn position(bucket: &Bucket, vb: VbId, wanted: &StreamRequest) -> Position {
     let info = bucket.vb_info(vb);
     let high_seqno = info.as_ref().map_or(0, |info| info.high_seqno);
     let mut position = Position {
@@ -272,23 +284,7 @@ pub(super) fn stream(
         let persisted_seqno = info.as_ref().filter(|_| is_persistent).map(|info| info.persisted_seqno);
         position.end = position.end.min(persisted_seqno.unwrap_or(high_seqno)).max(position.start);
     }
-    match producer.begin(&bucket, place, &position, wanted.filter, cx) {
-        Ok(()) => answer.value(0, &[], &failover_log(&bucket, vb), out),
-        Err(Refused::RollBack(seqno)) => {
-            answer.status_value(Status::ROLLBACK, &seqno.to_be_bytes(), out);
-        }
-        Err(Refused::Range) => {
-            answer.error(
-                Status::ERANGE,
-                "The seqnos must be: snapshot start, start, snapshot end; and end",
-                out,
-            );
-        }
-        Err(Refused::NoMemory) => {
-            answer.error(Status::ETMPFAIL, "There is no memory to keep the order of the documents", out);
-        }
-        Err(Refused::Unavailable(why)) => super::documents::refuse(answer, why.into(), out),
-    }
+    position
 }
 
 /// The histories of a vBucket, newest first, each as `UUID 8 | seqno at which it began 8`.
@@ -315,7 +311,7 @@ fn check_filter(peer: &Peer, bucket: &Bucket, filter: &Filter) -> Result<(), Ref
     match filter {
         Filter::Everything => {}
         Filter::Collections(_) | Filter::Scope(_) if !peer.couchbase.collections => {
-            return Err(invalid("HELLO has not negotiated collections"));
+            return Err(Refusal::invalid("HELLO has not negotiated collections"));
         }
         Filter::Collections(ids) => {
             if ids.iter().any(|id| !bucket.has_collection(*id)) {

@@ -7,11 +7,11 @@ use kv::{
 use wire::binary::{Opcode, Status, datatype};
 use wire::couchbase::Feature;
 use wire::couchbase::with_meta::{self, Command, JsonMeta, WithMeta, options};
-use wire::dcp::Malformed;
 use wire::snappy::{self, SnappyError};
 use wire::xattrs;
 
 use super::super::{Body, Output};
+use super::answer::Refusal;
 use super::documents::{self, Operation};
 use super::{datatype_is_valid, json};
 
@@ -33,13 +33,6 @@ fn patch(value: &mut [u8], offsets: &[usize], number: u64) {
             place.copy_from_slice(digits.as_bytes());
         }
     }
-}
-
-/// What is wrong with a request.
-struct Wrong(Status, &'static str);
-
-fn invalid(why: &'static str) -> Wrong {
-    Wrong(Status::EINVAL, why)
 }
 
 /// What a request with metadata asks for.
@@ -64,18 +57,14 @@ impl Operation<'_> {
             Body::Large(item) => item.bytes(),
         };
         let mut room = Vec::new();
-        let wrong = |Wrong(status, why): Wrong, out: &mut Output| self.answer.error(status, why, out);
-        let (asked, value) = match self.asked(body) {
-            Ok(asked) => asked,
-            Err(error) => {
-                wrong(error, out);
-                return Ok(());
-            }
-        };
-        let made = match self.made(&asked, value, &mut room) {
-            Ok(made) => made,
-            Err(error) => {
-                wrong(error, out);
+        let parsed = self.asked(body).and_then(|(asked, value)| {
+            let made = self.made(&asked, value, &mut room)?;
+            Ok((asked, made))
+        });
+        let (asked, made) = match parsed {
+            Ok(parsed) => parsed,
+            Err(Refusal(status, why)) => {
+                self.answer.error(status, why, out);
                 return Ok(());
             }
         };
@@ -110,31 +99,30 @@ impl Operation<'_> {
     }
 
     /// Returns what is asked for, and the value.
-    fn asked<'a>(&self, body: &'a [u8]) -> Result<(Asked, &'a [u8]), Wrong> {
+    fn asked<'a>(&self, body: &'a [u8]) -> Result<(Asked, &'a [u8]), Refusal> {
         let split = |meta_len: usize| {
             let value_len = body.len().checked_sub(meta_len);
             let parts = value_len.and_then(|value_len| body.split_at_checked(value_len));
-            parts.ok_or(invalid("The metadata is longer than the value"))
+            parts.ok_or(Refusal::invalid("The metadata is longer than the value"))
         };
         let opcode = self.request.header.opcode;
         if opcode == Opcode::MUTATE_WITH_META {
             let Ok(meta_len) = <[u8; 4]>::try_from(self.request.extras) else {
-                return Err(invalid("The extras must be the length of the metadata, 4 bytes"));
+                return Err(Refusal::invalid("The extras must be the length of the metadata, 4 bytes"));
             };
             let (value, meta) = split(u32::from_be_bytes(meta_len) as usize)?;
-            let JsonMeta { command, meta, cas_offsets, seqno_offsets } =
-                JsonMeta::parse(meta).map_err(|Malformed(why)| invalid(why))?;
+            let JsonMeta { command, meta, cas_offsets, seqno_offsets } = JsonMeta::parse(meta)?;
             return Ok((Asked { command, meta, cas_offsets, seqno_offsets }, value));
         }
-        let meta = WithMeta::decode(self.request.extras).ok_or(invalid(
+        let meta = WithMeta::decode(self.request.extras).ok_or(Refusal::invalid(
             "The extras must be flags, expiry, revision and CAS, options, and a length: 24 to 30 bytes",
         ))?;
         let (value, extended) = split(meta.meta_len)?;
         if !with_meta::is_valid(extended) {
-            return Err(invalid("The extended metadata is malformed"));
+            return Err(Refusal::invalid("The extended metadata is malformed"));
         }
         if meta.has(options::REGENERATE_CAS) && !meta.has(options::SKIP_CONFLICT_RESOLUTION) {
-            return Err(invalid("REGENERATE_CAS needs SKIP_CONFLICT_RESOLUTION"));
+            return Err(Refusal::invalid("REGENERATE_CAS needs SKIP_CONFLICT_RESOLUTION"));
         }
         let command = match opcode {
             Opcode::DEL_WITH_META | Opcode::DELQ_WITH_META => Command::Delete,
@@ -145,7 +133,7 @@ impl Operation<'_> {
     }
 
     /// Returns the version that the request makes. What is inflated is placed in `room`.
-    fn made<'a>(&self, asked: &Asked, value: &'a [u8], room: &'a mut Vec<u8>) -> Result<Made<'a>, Wrong> {
+    fn made<'a>(&self, asked: &Asked, value: &'a [u8], room: &'a mut Vec<u8>) -> Result<Made<'a>, Refusal> {
         let Asked { command, meta: asked, cas_offsets, seqno_offsets } = asked;
         let is_deletion = *command == Command::Delete;
         let known = options::SKIP_CONFLICT_RESOLUTION
@@ -153,21 +141,21 @@ impl Operation<'_> {
             | options::REGENERATE_CAS
             | if is_deletion { options::IS_EXPIRATION } else { 0 };
         if asked.options & !known != 0 {
-            return Err(invalid("An option is not known"));
+            return Err(Refusal::invalid("An option is not known"));
         }
         if asked.has(options::FORCE_ACCEPT) != (self.bucket.resolution() == Resolution::Time) {
-            return Err(invalid(
+            return Err(Refusal::invalid(
                 "FORCE_ACCEPT is for buckets that resolve conflicts by time, and only for these",
             ));
         }
         if asked.rev > REV_MOST || matches!(asked.cas, 0 | u64::MAX) && !asked.has(options::REGENERATE_CAS) {
-            return Err(invalid("The revision must be below 2^43, and the CAS a CAS"));
+            return Err(Refusal::invalid("The revision must be below 2^43, and the CAS a CAS"));
         }
         let (bits, value) = self.checked(value, is_deletion, room)?;
         let section_len = if bits & datatype::XATTR != 0 { xattrs::split(value).0.len() } else { 0 };
         let fits = |at: &usize| at.checked_add(PATCH_BYTES).is_some_and(|end| end <= section_len);
         if !cas_offsets.iter().chain(seqno_offsets).all(fits) {
-            return Err(invalid("An offset is not within the extended attributes"));
+            return Err(Refusal::invalid("An offset is not within the extended attributes"));
         }
         Ok(Made {
             cas: if asked.has(options::REGENERATE_CAS) { 0 } else { asked.cas },
@@ -190,19 +178,19 @@ impl Operation<'_> {
         value: &'a [u8],
         is_deletion: bool,
         room: &'a mut Vec<u8>,
-    ) -> Result<(u8, &'a [u8]), Wrong> {
+    ) -> Result<(u8, &'a [u8]), Refusal> {
         let (bits, features) = (self.request.header.datatype, self.answer.features());
         let has_xattrs = bits & datatype::XATTR != 0;
         if !datatype_is_valid(features, bits & !datatype::XATTR)
             || has_xattrs && !features.has(Feature::XATTR)
         {
-            return Err(invalid("The datatype was not negotiated"));
+            return Err(Refusal::invalid("The datatype was not negotiated"));
         }
         let (mut bits, mut value, mut inflated_len) = (bits, value, value.len());
         if bits & datatype::SNAPPY != 0 {
             inflated_len = snappy::check(value, self.value_limit).map_err(|error| match error {
-                SnappyError::TooLong => Wrong(Status::E2BIG, "The value is too long when it is inflated"),
-                SnappyError::Malformed => invalid("The value is not what its datatype says: Snappy"),
+                SnappyError::TooLong => Refusal(Status::E2BIG, "The value is too long when it is inflated"),
+                SnappyError::Malformed => Refusal::invalid("The value is not what its datatype says: Snappy"),
             })?;
             if has_xattrs || self.bucket.compression() == Compression::Off {
                 room.resize(inflated_len, 0);
@@ -212,15 +200,15 @@ impl Operation<'_> {
             }
         }
         if inflated_len > self.value_limit {
-            return Err(Wrong(Status::E2BIG, "The value is too long"));
+            return Err(Refusal(Status::E2BIG, "The value is too long"));
         }
         if has_xattrs && !xattrs::is_valid(value) {
-            return Err(invalid("The value is not what its datatype says: extended attributes"));
+            return Err(Refusal::invalid("The value is not what its datatype says: extended attributes"));
         }
         let body = if has_xattrs { xattrs::split(value).1 } else { value };
         if is_deletion {
             if !body.is_empty() {
-                return Err(invalid("A deletion must not have a value but extended attributes"));
+                return Err(Refusal::invalid("A deletion must not have a value but extended attributes"));
             }
             return Ok((bits & datatype::XATTR, value));
         }

@@ -19,6 +19,8 @@ pub mod options {
     pub const REGENERATE_CAS: u32 = 0x04;
     /// A deletion because the document had expired.
     pub const IS_EXPIRATION: u32 = 0x10;
+    /// All of them.
+    pub(super) const KNOWN: u32 = SKIP_CONFLICT_RESOLUTION | FORCE_ACCEPT | REGENERATE_CAS | IS_EXPIRATION;
 }
 
 /// The extras of such an operation.
@@ -133,14 +135,14 @@ impl JsonMeta {
             }
         };
         let (cas, raw) = (long("cas")?, long("options")?.unwrap_or_default());
-        let mut bits = (raw as u32) & 0x17;
+        let mut bits = raw as u32 & options::KNOWN;
         for (json, bit) in [
             (JSON_SKIP_CONFLICT_RESOLUTION, options::SKIP_CONFLICT_RESOLUTION),
             (JSON_FORCE_ACCEPT, options::FORCE_ACCEPT),
         ] {
             bits |= if raw & json != 0 { bit } else { 0 };
         }
-        if raw & !0x3f != 0 {
+        if raw & !(u64::from(options::KNOWN) | JSON_SKIP_CONFLICT_RESOLUTION | JSON_FORCE_ACCEPT) != 0 {
             return Err(Malformed("An option is not known"));
         }
         if cas.is_some() && bits & options::REGENERATE_CAS != 0 {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use kv::collections::{Change as What, SystemEvent as Change};
+use kv::collections::{Change as What, Manifest, SystemEvent as Change};
 use kv::consumers::Consumer;
 use kv::follow::{Advanced, Event, Position, Refused, Stream, Version, VersionKind};
 use kv::news::News;
@@ -436,6 +436,7 @@ impl Producer {
             prepared,
             gone,
             told,
+            manifest: None,
             items: 0,
             is_over: false,
             out,
@@ -462,6 +463,8 @@ struct Messages<'a> {
     prepared: &'a mut Prepared,
     gone: &'a mut BTreeSet<u32>,
     told: &'a mut u64,
+    /// The last manifest that a filter was compared with.
+    manifest: Option<Arc<Manifest>>,
     items: u64,
     /// Everything that the filter names has been dropped.
     is_over: bool,
@@ -504,14 +507,17 @@ impl Messages<'_> {
         self.out.bytes(message.tail().as_ref());
     }
 
-    fn wants(&self, stored_key: &[u8]) -> bool {
+    fn wants(&mut self, stored_key: &[u8]) -> bool {
         let collection = collection_id::split(stored_key).map_or(0, |(id, _)| id);
         match self.filter {
             _ if !self.opened.has_collections => collection == 0,
             Filter::Everything => true,
             Filter::Collections(ids) => ids.contains(&collection),
             Filter::Scope(scope) => {
-                let manifest = self.bucket.collections().manifest();
+                let collections = self.bucket.collections();
+                let is_present = |manifest: &Arc<Manifest>| manifest.uid == collections.uid();
+                let manifest = self.manifest.take().filter(is_present);
+                let manifest = self.manifest.insert(manifest.unwrap_or_else(|| collections.manifest()));
                 manifest.of_id(collection).is_some_and(|(of, _)| of.id == *scope)
             }
         }

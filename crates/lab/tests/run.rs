@@ -278,12 +278,12 @@ fn a_load_that_takes_too_long_is_ended_with_all_that_it_started() {
 #[test]
 fn what_children_use_counts_whoever_waits_for_them() {
     let place = Place::new();
-    // A loop in a child of the server, and in one that has left it.
+    // A loop in a child of the server, and in one that has left it. The server holds both ends of its pipe: no end of file.
     let text = r#"
 [subject]
 command = ["sh", "-c", '''
-mkfifo go; echo ready
-while read how <go; do
+mkfifo go; exec 3<>go; echo ready
+while read how <&3; do
     if [ $how = stray ]; then (setsid sh -c "$LOOP" &); else sh -c "$LOOP"; fi
 done''']
 environment = { LOOP = "i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done; touch done; sleep 1.5" }

@@ -112,7 +112,7 @@ fn answer(error: KvError) -> (StatusCode, &'static str, &'static str) {
             "durabilityImpossible",
             "The bucket demands durable writes, and the vBucket's chains have too few nodes.",
         ),
-        KvError::SyncWriteInProgress => {
+        KvError::SyncWriteInProgress | KvError::ReCommit => {
             (StatusCode::CONFLICT, "syncWriteInProgress", "A durable write of the key is in progress.")
         }
         KvError::NoCollection => (StatusCode::NOT_FOUND, "noCollection", "There is no such collection."),

@@ -375,6 +375,10 @@ fn router(console: Console) -> Router {
         ("/pools/default/buckets", by(Need::Login, get(buckets::list))),
         ("/pools/default/buckets/{bucket}", by(Need::SeeBucket, get(buckets::show))),
         (
+            "/pools/default/buckets/{bucket}/vbuckets",
+            by(Need::Bucket(Rights::STATISTICS), get(vbuckets::list)),
+        ),
+        (
             "/pools/default/buckets/{bucket}/vbuckets/{vb}",
             by(Need::Bucket(Rights::STATISTICS), get(vbuckets::show)),
         ),
@@ -468,6 +472,10 @@ fn router(console: Console) -> Router {
                 Need::Node(Rights::USERS),
                 put(users::put_group).patch(users::patch_group).delete(users::delete_group),
             ),
+        ),
+        (
+            "/pools/default/buckets/{bucket}/vbuckets",
+            by(Need::Bucket(Rights::BUCKET), post(vbuckets::set_range)),
         ),
         (
             "/pools/default/buckets/{bucket}/vbuckets/{vb}",

@@ -1,45 +1,152 @@
-//! State and chains of a vBucket over HTTP, as in SET_VBUCKET and GET_VBUCKET.
+//! The roles of vBuckets over HTTP, as in SET_VBUCKET and GET_VBUCKET.
 
+use crate::answers::Answers;
 use crate::buckets::{invalid, missing, refused};
 use crate::{Console, Refusal};
 use axum::Json;
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use kv::{Bucket, NodeContext, Now, Topology, VbId, VbState};
+use kv::{Bucket, Cookie, KvError, NodeContext, Now, Outcome, RoleChange, RoleError, VbId, VbState};
 use parking_lot::MutexGuard;
 use serde_json::{Value, json};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// `GET /pools/default/buckets/B/vbuckets/N`.
-pub async fn show(State(console): State<Console>, Path((name, vb)): Path<(String, u16)>) -> Response {
-    let Some((bucket, vb)) = find(&console, &name, vb) else { return missing() };
-    let (state, topology) = execute(&console, |cx| bucket.vbucket_setting(cx, vb));
-    let topology: Value = serde_json::from_str(&topology.to_string()).unwrap_or_default();
-    Json(json!({ "state": state.name(), "topology": topology })).into_response()
+type Fields = Form<Vec<(String, String)>>;
+
+/// `GET /pools/default/buckets/B/vbuckets`: the role of each vBucket, and how far it is.
+pub async fn list(State(console): State<Console>, Path(name): Path<String>) -> Response {
+    let Some(bucket) = console.node.bucket(&name) else { return missing() };
+    let all = (0..bucket.vbuckets()).map(|vb| shown(&console, &bucket, VbId(vb)));
+    Json(Value::Array(all.collect())).into_response()
 }
 
-/// `POST /pools/default/buckets/B/vbuckets/N`: a form with `state`, by its name, and `topology`, as JSON. A field that
-/// is not given stays unchanged.
+/// `GET /pools/default/buckets/B/vbuckets/N`.
+pub async fn show(State(console): State<Console>, Path((name, vb)): Path<(String, u16)>) -> Response {
+    match find(&console, &name, vb) {
+        Some((bucket, vb)) => Json(shown(&console, &bucket, vb)).into_response(),
+        None => missing(),
+    }
+}
+
+fn shown(console: &Console, bucket: &Bucket, vb: VbId) -> Value {
+    let mut shown = execute(console, |cx| bucket.role(cx, vb)).to_json();
+    let info = bucket.vb_info(vb);
+    shown["vbucket"] = json!(vb.0);
+    shown["high_seqno"] = json!(info.as_ref().map(|info| info.high_seqno));
+    shown["persisted_seqno"] = json!(info.as_ref().map(|info| info.persisted_seqno));
+    shown
+}
+
+/// `POST /pools/default/buckets/B/vbuckets/N`: a form with `state`, by its name, `topology`, as JSON, `source`, a node
+/// or nothing, `term` and `takeover`. A field that is not given stays unchanged. A term is answered once the promise to
+/// accept nothing lower is on disk.
 pub async fn set(
     State(console): State<Console>,
     Path((name, vb)): Path<(String, u16)>,
-    Form(fields): Form<Vec<(String, String)>>,
+    Form(fields): Fields,
 ) -> Response {
     let Some((bucket, vb)) = find(&console, &name, vb) else { return missing() };
-    let (state, topology) = match request(&fields) {
-        Ok(request) => request,
+    match request(&fields, false) {
+        Ok(Wanted { change, .. }) => set_all(&console, &bucket, vb.0..=vb.0, change).await,
+        Err(refusal) => refused(refusal),
+    }
+}
+
+/// `POST /pools/default/buckets/B/vbuckets`: the same for those from `first` to `last`; without these, for all. The
+/// first that cannot be changed ends it: those before it are changed.
+pub async fn set_range(
+    State(console): State<Console>,
+    Path(name): Path<String>,
+    Form(fields): Fields,
+) -> Response {
+    let Some(bucket) = console.node.bucket(&name) else { return missing() };
+    let Wanted { change, first, last } = match request(&fields, true) {
+        Ok(wanted) => wanted,
         Err(refusal) => return refused(refusal),
     };
-    if let Some(why) = bucket.closed(vb) {
-        return (StatusCode::SERVICE_UNAVAILABLE, format!("vBucket {}: {why}\r\n", vb.0)).into_response();
+    let end = bucket.vbuckets() - 1;
+    let (first, last) = (first.unwrap_or(0), last.unwrap_or(end));
+    if first > last || last > end {
+        return refused(invalid("last", format!("Allowed: first <= last <= {end}.")));
     }
-    execute(&console, |cx| {
-        let state = state.unwrap_or_else(|| bucket.vbucket_setting(cx, vb).0);
-        bucket.set_vbucket(cx, vb, state, topology);
-    });
-    StatusCode::OK.into_response()
+    set_all(&console, &bucket, first..=last, change).await
+}
+
+async fn set_all(
+    console: &Console,
+    bucket: &Arc<Bucket>,
+    vbs: RangeInclusive<u16>,
+    change: RoleChange,
+) -> Response {
+    let mut result = Ok(());
+    let mut tickets = Vec::new();
+    for vb in vbs.map(VbId) {
+        if let Some(why) = bucket.closed(vb) {
+            let text = format!("vBucket {}: {why}\r\n", vb.0);
+            result = Err((StatusCode::SERVICE_UNAVAILABLE, text).into_response());
+            break;
+        }
+        let set = execute(console, |cx| set_one(bucket, cx, vb, change.clone()));
+        match set {
+            Ok(ticket) => tickets.extend(ticket),
+            Err(why) => {
+                result = Err(why.answer(vb));
+                break;
+            }
+        }
+    }
+    console.node.note_map_change();
+    console.map_changes.send_replace(());
+    for ticket in tickets {
+        if Answers::outcome(console, ticket).await != Outcome::Persisted {
+            let text = "The promise of the term is not on disk yet\r\n";
+            result = result.and(Err((StatusCode::SERVICE_UNAVAILABLE, text).into_response()));
+        }
+    }
+    result.map_or_else(|response| response, |()| StatusCode::OK.into_response())
+}
+
+/// Why a role was not set, or its promise is not kept.
+enum NotSet {
+    Refused(RoleError),
+    Unkept(KvError),
+}
+
+/// Changes a role. Returns the ticket of the letter that says that its promise is on disk, if that is to come.
+fn set_one(
+    bucket: &Bucket,
+    cx: &mut NodeContext,
+    vb: VbId,
+    change: RoleChange,
+) -> Result<Option<u64>, NotSet> {
+    let has_term = change.term.is_some();
+    bucket.set_role(cx, vb, change).map_err(NotSet::Refused)?;
+    if !has_term {
+        return Ok(None);
+    }
+    let thread = u16::try_from(cx.thread).unwrap_or(u16::MAX);
+    let cookie = Cookie { thread, connection: 0, ticket: cx.ticket() };
+    let is_kept = bucket.await_promise(cx, vb, cookie).map_err(NotSet::Unkept)?;
+    Ok((!is_kept).then_some(cookie.ticket))
+}
+
+impl NotSet {
+    fn answer(&self, vb: VbId) -> Response {
+        let (field, status, error) = match self {
+            Self::Unkept(error) => {
+                let text = format!("vBucket {}: {error}\r\n", vb.0);
+                return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+            }
+            Self::Refused(error @ RoleError::Term { .. }) => ("term", StatusCode::CONFLICT, error),
+            Self::Refused(error @ RoleError::Source) => ("source", StatusCode::BAD_REQUEST, error),
+            Self::Refused(error @ RoleError::TakeOver) => ("takeover", StatusCode::BAD_REQUEST, error),
+        };
+        let reason = format!("vBucket {}: {error}", vb.0);
+        (status, Json(json!({ "errors": { field: reason } }))).into_response()
+    }
 }
 
 fn find(console: &Console, name: &str, vb: u16) -> Option<(Arc<Bucket>, VbId)> {
@@ -47,25 +154,56 @@ fn find(console: &Console, name: &str, vb: u16) -> Option<(Arc<Bucket>, VbId)> {
     (vb < bucket.vbuckets()).then_some((bucket, VbId(vb)))
 }
 
-fn request(fields: &[(String, String)]) -> Result<(Option<VbState>, Option<Topology>), Refusal> {
-    let (mut state, mut topology) = (None, None);
+/// What a form asks for.
+#[derive(Default)]
+struct Wanted {
+    change: RoleChange,
+    first: Option<u16>,
+    last: Option<u16>,
+}
+
+fn request(fields: &[(String, String)], is_range: bool) -> Result<Wanted, Refusal> {
+    let mut wanted = Wanted::default();
+    let change = &mut wanted.change;
     for (field, value) in fields {
-        match field.as_str() {
+        let json = match field.as_str() {
             "state" => {
                 let known = VbState::from_name(value);
-                state =
+                change.state =
                     Some(known.ok_or_else(|| invalid("state", "Allowed: active, replica, pending, dead."))?);
+                continue;
             }
-            "topology" => {
-                let json =
-                    serde_json::from_str(value).map_err(|error| invalid("topology", error.to_string()))?;
-                topology =
-                    Some(Topology::from_json(&json).map_err(|error| invalid("topology", error.to_string()))?);
+            "first" if is_range => {
+                wanted.first = Some(number("first", value)?);
+                continue;
             }
-            other => return Err(invalid("_", format!("Unknown field {other:?}. Allowed: state, topology."))),
-        }
+            "last" if is_range => {
+                wanted.last = Some(number("last", value)?);
+                continue;
+            }
+            "source" if value.is_empty() => Value::Null,
+            "source" => Value::from(value.as_str()),
+            "topology" | "term" | "takeover" => {
+                serde_json::from_str(value).map_err(|error| invalid(name_of(field), error.to_string()))?
+            }
+            other => {
+                let further = if is_range { ", first, last" } else { "" };
+                let allowed = format!("Allowed: state, topology, source, term, takeover{further}.");
+                return Err(invalid("_", format!("Unknown field {other:?}. {allowed}")));
+            }
+        };
+        change.read(field, &json).map_err(|reason| invalid(name_of(field), reason))?;
     }
-    Ok((state, topology))
+    Ok(wanted)
+}
+
+fn number(field: &'static str, value: &str) -> Result<u16, Refusal> {
+    value.parse().map_err(|_| invalid(field, "Allowed: the number of a vBucket."))
+}
+
+/// Returns the name of a field with a value in JSON.
+fn name_of(field: &str) -> &'static str {
+    ["topology", "term", "takeover"].into_iter().find(|name| *name == field).unwrap_or("source")
 }
 
 /// Executes `f` on this thread of the node, which caches nothing between calls.

@@ -6,8 +6,9 @@ use crate::config::{BucketSection, Config, Problem, keys, reader};
 use crate::control::Control;
 use crate::logging::Logging;
 use crate::password::{self, Login};
-use crate::serve::problem_of;
+use crate::serve::{problem_of, replication};
 use console::{BucketChange, Control as _, Refusal};
+use kv::replication::Replication;
 use kv::{BUCKET_SETTINGS, Limits, Node};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,6 +53,7 @@ impl Reload<'_> {
         if login.others != self.login.others {
             changed.insert("auth.users_file".into());
         }
+        let replication = replication(&next, &login)?;
         let files = next.tls.files();
         if let (Some(tls), Some(files)) = (&self.tls, &files) {
             tls.reload(files).map_err(|error| Problem::new(format!("tls: {error}")))?;
@@ -68,6 +70,9 @@ impl Reload<'_> {
             self.control.set_login(&login);
         }
         self.node.set_limits(limits(&next));
+        // Its name is part of what others have acknowledged.
+        let node = self.node.replication().node.clone();
+        self.node.set_replication(Replication { node, ..replication });
         self.node.set_timeout_mode(next.node.durability_timeout_mode);
         self.node.requests().set_always(next.node.record_requests);
         self.logging.set_level(next.log.level);

@@ -18,13 +18,14 @@ use crate::databases::Databases;
 use crate::listen::bind;
 use crate::logging::Logging;
 use crate::node_store::NodeStore;
-use crate::password::Source;
+use crate::password::{Login, Source};
 use crate::reload::{Reload, limits};
 use crate::signals::{SignalRequest, Signals};
 use crate::{banner, machine, password};
 use console::{HostNames, Refusal, Serves};
 use kv::node::{Endpoints, Service, ServicePort, UnixEndpoint};
 use kv::profile::Profile;
+use kv::replication::Replication;
 use kv::users::Users;
 use kv::{Node, NodeSettings};
 use sessions::Port;
@@ -110,6 +111,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
         control.set_databases(databases.watcher());
     }
     node.set_endpoints(endpoints.clone());
+    node.set_replication(replication(&config, &login)?);
 
     node.set_started(machine::unix_ms());
     let handshakes = tls.is_some().then(Handshakes::start).transpose()?.map(Arc::new);
@@ -152,6 +154,24 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     http?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// How the node takes part in replication.
+pub fn replication(config: &Config, login: &Login) -> Result<Replication, Problem> {
+    let section = &config.replication;
+    let (user, password) = match &section.password_file {
+        None => (login.user.clone(), login.password.clone()),
+        Some(path) => {
+            let refused = |what| Problem::new(format!("replication.password_file = {path:?}: {what}"));
+            (section.user.clone(), password::first_line(path).map_err(refused)?)
+        }
+    };
+    Ok(Replication {
+        node: (!section.node.is_empty()).then(|| section.node.as_str().into()),
+        user: user.into(),
+        password: password.into(),
+        peers: section.peers.clone(),
+    })
 }
 
 /// The least memory that the configuration's buckets and databases need.

@@ -6,6 +6,7 @@ mod budget;
 mod collections;
 pub mod compressor;
 pub mod consumers;
+pub mod copying;
 pub mod defragmenter;
 mod durable_writes;
 mod eviction;
@@ -14,12 +15,13 @@ pub mod follow;
 mod journal;
 mod observed;
 mod operations;
+mod roles;
 pub mod scan;
 pub mod watch;
 mod work;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use memory::backend::ArenaFigures;
 use memory::{Gauge, Heap, LargeBlock, Quiescence, Shards, SizeClass, Tenant};
@@ -31,6 +33,7 @@ use crate::collections::{Collections, Keep, Manifest};
 use crate::doorbell::Doorbell;
 use crate::index::{self, Dead, DirtySet, Hand, Locked, Memory, Resources, VBucket};
 use crate::lock_order::{Ranked, rank};
+use crate::peers::Peers;
 use crate::prefixes::Prefixes;
 use crate::settings::{BucketSettings, Compression};
 use crate::storage::{self, Persistence};
@@ -150,6 +153,12 @@ pub struct Bucket {
     pub(crate) watchers: Watchers,
     scans: Ranked<scan::Scans, { rank::SCANS }>,
     following: follow::Following,
+    /// Roles have been set.
+    has_roles: AtomicBool,
+    /// Where copies come from.
+    pub(crate) peers: Peers,
+    /// History ids that are not the bucket's own, by vBucket; 0: it is. Missing while there is none.
+    uuids: OnceLock<Box<[AtomicU64]>>,
     /// Keeps the collections of a bucket without a journal.
     keep_collections: Option<Keep>,
 }
@@ -257,6 +266,9 @@ impl Bucket {
             watchers: Watchers::default(),
             scans: Ranked::default(),
             following: follow::Following::default(),
+            has_roles: AtomicBool::new(false),
+            peers: Peers::default(),
+            uuids: OnceLock::new(),
             keep_collections: keep,
             settings,
         })
@@ -461,7 +473,30 @@ impl Bucket {
     /// Returns a vBucket's history id.
     #[inline]
     pub fn vb_uuid(&self, vb: VbId) -> u64 {
-        scramble(self.uuid_seed, u64::from(vb.0)) >> 16
+        let other = self.uuids.get().and_then(|uuids| uuids.get(usize::from(vb.0)));
+        match other.map_or(0, |uuid| uuid.load(Relaxed)) {
+            0 => scramble(self.uuid_seed, u64::from(vb.0)) >> 16,
+            uuid => uuid,
+        }
+    }
+
+    /// Sets a vBucket's history id, under its lock.
+    fn set_vb_uuid(&self, vb: VbId, uuid: u64) {
+        let uuids = self.uuids.get_or_init(|| (0..self.vbuckets()).map(|_| AtomicU64::new(0)).collect());
+        if let Some(place) = uuids.get(usize::from(vb.0)) {
+            place.store(uuid, Relaxed);
+        }
+    }
+
+    /// Returns the nodes to which a connection is missing, each with the number of attempts to make one since the last
+    /// that was of use.
+    pub fn missing_peers(&self) -> Vec<(Arc<str>, u32)> {
+        if self.is_gone() { Vec::new() } else { self.peers.missing() }
+    }
+
+    /// Notes an attempt to connect to a node.
+    pub fn note_attempt(&self, peer: &str) {
+        self.peers.note_attempt(peer, false);
     }
 
     /// Locks a vBucket for the calling thread.
@@ -515,6 +550,9 @@ impl Bucket {
         let mut locked = self.lock(cx, at.vb);
         if !self.resources.collections.has(key.collection) {
             return Err(Unavailable::NoCollection);
+        }
+        if attention & attention::ADOPTED != 0 && locked.is_adopted(at.hash) {
+            return Err(Unavailable::ReCommit);
         }
         let (mut outcome, mut dead, mut seen) = (Meter::GetMisses, None, None);
         if attention & attention::WATCHED != 0 {
@@ -593,6 +631,9 @@ impl Bucket {
         let mut locked = self.lock(cx, at.vb);
         if !self.resources.collections.has(key.collection) {
             return Err(Unavailable::NoCollection);
+        }
+        if attention & attention::ADOPTED != 0 && locked.is_adopted(at.hash) {
+            return Err(Unavailable::ReCommit);
         }
         let mut seen = None;
         if attention & attention::WATCHED != 0 {
@@ -873,7 +914,7 @@ impl Drop for Bucket {
 }
 
 /// Mixes a seed and a number into 64 bits (splitmix64).
-fn scramble(seed: u64, number: u64) -> u64 {
+pub(crate) fn scramble(seed: u64, number: u64) -> u64 {
     let mut z = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

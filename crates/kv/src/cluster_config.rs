@@ -1,6 +1,7 @@
 //! The cluster map that a client routes by, as JSON: one for a connection without a bucket, one per bucket.
 //!
-//! A single node is the whole cluster: it owns every vBucket, and there are no replicas. Clients read `$HOST` as the
+//! A node whose vBuckets have no chains is the whole cluster: it owns every vBucket, and there are no replicas. If they
+//! have, the map of the bucket lists the nodes in them: who is active, and who has replicas. Clients read `$HOST` as the
 //! address they connected to, so the map is right behind any address, until an operator gives the node a name. Only
 //! services that answer are listed: a service without a listener would keep `wait_until_ready` of the SDKs waiting.
 //!
@@ -9,12 +10,17 @@
 //! COMPAT: gocb accepts no map without a `mgmt` port, the Java SDK none without `nodes`; a node without an HTTP
 //! listener serves the others.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use crate::profile::{External, KV, Profile};
-use crate::{Bucket, Node};
+use crate::replication::{PeerNode, Replication};
+use crate::{Bucket, Node, VbId, VbState};
+
+/// The place of a node that is not there, or not known.
+const NOBODY: i16 = -1;
 
 /// The capabilities that SDKs ask a bucket for; only those that exist.
 pub const BUCKET_CAPABILITIES: &[&str] = &[
@@ -43,7 +49,7 @@ struct Map<'a> {
     rev_epoch: u64,
     #[serde(flatten)]
     bucket: Option<BucketPart<'a>>,
-    nodes_ext: [NodeExt<'a>; 1],
+    nodes_ext: Vec<NodeExt<'a>>,
     cluster_capabilities_ver: [u8; 2],
     cluster_capabilities: ClusterCapabilities,
 }
@@ -60,7 +66,7 @@ struct BucketPart<'a> {
     bucket_capabilities: &'static [&'static str],
     bucket_capabilities_ver: &'static str,
     collections_manifest_uid: String,
-    nodes: [NodePart; 1],
+    nodes: Vec<NodePart>,
     v_bucket_server_map: ServerMap,
 }
 
@@ -85,7 +91,7 @@ struct NodeExt<'a> {
     services: BTreeMap<&'static str, u16>,
     this_node: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    hostname: Option<&'a str>,
+    hostname: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     alternate_addresses: Option<AlternateAddresses>,
 }
@@ -100,8 +106,8 @@ struct AlternateAddresses {
 struct ServerMap {
     hash_algorithm: &'static str,
     num_replicas: u8,
-    server_list: [String; 1],
-    v_bucket_map: Vec<[i16; 1]>,
+    server_list: Vec<String>,
+    v_bucket_map: Vec<Vec<i16>>,
 }
 
 /// Returns the map of the node without a bucket.
@@ -119,16 +125,31 @@ fn encode(node: &Node, bucket: Option<&Bucket>) -> String {
     let services = services(node, &profile);
     let host = profile.hostname.as_deref().unwrap_or("$HOST");
     let alternate_addresses = external(node).map(|external| AlternateAddresses { external });
+    let chains = bucket.map(|bucket| Chains::of(node, bucket)).unwrap_or_default();
+    let (rev, rev_epoch) = (node.map_revision(), node.map_epoch());
+    let bucket = bucket.map(|bucket| bucket_part(bucket, host, &services, &chains));
+    let mut nodes_ext = vec![NodeExt {
+        services,
+        this_node: true,
+        hostname: profile.hostname.as_deref().map(Cow::Borrowed),
+        alternate_addresses,
+    }];
+    nodes_ext.extend(chains.peers.into_iter().map(|peer| {
+        NodeExt {
+            services: [(KV, Some(peer.kv)), ("mgmt", peer.http)]
+                .into_iter()
+                .filter_map(|(name, port)| Some((name, port?)))
+                .collect(),
+            this_node: false,
+            hostname: Some(Cow::Owned(peer.host.into())),
+            alternate_addresses: None,
+        }
+    }));
     let map = Map {
-        rev: node.map_revision(),
-        rev_epoch: node.map_epoch(),
-        bucket: bucket.map(|bucket| bucket_part(bucket, host, &services)),
-        nodes_ext: [NodeExt {
-            services,
-            this_node: true,
-            hostname: profile.hostname.as_deref(),
-            alternate_addresses,
-        }],
+        rev,
+        rev_epoch,
+        bucket,
+        nodes_ext,
         cluster_capabilities_ver: [1, 0],
         cluster_capabilities: ClusterCapabilities {},
     };
@@ -174,10 +195,92 @@ fn services(node: &Node, profile: &Profile) -> BTreeMap<&'static str, u16> {
     services
 }
 
-fn bucket_part<'a>(bucket: &'a Bucket, host: &str, services: &BTreeMap<&'static str, u16>) -> BucketPart<'a> {
+/// The chains of a bucket's vBuckets.
+#[derive(Default)]
+struct Chains {
+    /// The nodes in them that can be reached, besides this one.
+    peers: Vec<PeerNode>,
+    /// Most replicas of a vBucket.
+    replicas: usize,
+    /// Per vBucket the active and the replicas: 0 is this node, the others are those of `peers` from 1 on, -1 is nobody.
+    /// Empty if there are no chains.
+    map: Vec<Vec<i16>>,
+}
+
+impl Chains {
+    fn of(node: &Node, bucket: &Bucket) -> Self {
+        let mut chains = Self::default();
+        if bucket.has_default_roles() {
+            return chains;
+        }
+        let (own, replication) = (node.name(), node.replication());
+        for vb in (0..bucket.vbuckets()).map(VbId) {
+            let (state, topology) = bucket.chains(vb);
+            let mut line = Vec::new();
+            match topology.chains().first() {
+                Some(chain) => {
+                    for name in chain {
+                        let place =
+                            name.as_deref().map_or(NOBODY, |name| chains.place(name, &own, &replication));
+                        line.push(place);
+                    }
+                }
+                // Alone it is active, or nobody is.
+                None => line.push(if state == VbState::Active { 0 } else { NOBODY }),
+            }
+            chains.replicas = chains.replicas.max(line.len() - 1);
+            chains.map.push(line);
+        }
+        for line in &mut chains.map {
+            while line.len() <= chains.replicas {
+                line.push(NOBODY);
+            }
+        }
+        chains
+    }
+
+    /// Returns the place of a node in the list of servers, into which it is entered.
+    fn place(&mut self, name: &str, own: &str, replication: &Replication) -> i16 {
+        if name == own {
+            return 0;
+        }
+        let known = self.peers.iter().position(|peer| *peer.name == *name);
+        let at = known.or_else(|| {
+            self.peers.push(replication.find(name)?);
+            Some(self.peers.len() - 1)
+        });
+        at.and_then(|at| i16::try_from(at + 1).ok()).unwrap_or(NOBODY)
+    }
+}
+
+/// COMPAT: IPv6 addresses are in brackets before a port, and not elsewhere.
+fn in_brackets(host: &str) -> Cow<'_, str> {
+    if host.contains(':') { format!("[{host}]").into() } else { host.into() }
+}
+
+fn bucket_part<'a>(
+    bucket: &'a Bucket,
+    host: &str,
+    services: &BTreeMap<&'static str, u16>,
+    chains: &Chains,
+) -> BucketPart<'a> {
     let kv = services.get(KV).copied().unwrap_or_default();
-    // COMPAT: IPv6 addresses are in brackets before a port, and not elsewhere.
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let host = in_brackets(host);
+    let part = |host: &str, mgmt: u16, kv: u16, this_node: bool| NodePart {
+        hostname: format!("{host}:{mgmt}"),
+        ports: Ports { direct: kv },
+        this_node,
+        status: "healthy",
+        cluster_membership: "active",
+    };
+    let mut nodes = vec![part(&host, services.get("mgmt").copied().unwrap_or(kv), kv, true)];
+    let mut server_list = vec![format!("{host}:{kv}")];
+    for peer in &chains.peers {
+        let host = in_brackets(&peer.host);
+        nodes.push(part(&host, peer.http.unwrap_or(peer.kv), peer.kv, false));
+        server_list.push(format!("{host}:{}", peer.kv));
+    }
+    let alone = || vec![vec![0]; usize::from(bucket.vbuckets())];
     BucketPart {
         name: bucket.name(),
         uuid: bucket.uuid(),
@@ -185,18 +288,12 @@ fn bucket_part<'a>(bucket: &'a Bucket, host: &str, services: &BTreeMap<&'static 
         bucket_capabilities: BUCKET_CAPABILITIES,
         bucket_capabilities_ver: "",
         collections_manifest_uid: format!("{:x}", bucket.collections().uid()),
-        nodes: [NodePart {
-            hostname: format!("{host}:{}", services.get("mgmt").copied().unwrap_or(kv)),
-            ports: Ports { direct: kv },
-            this_node: true,
-            status: "healthy",
-            cluster_membership: "active",
-        }],
+        nodes,
         v_bucket_server_map: ServerMap {
             hash_algorithm: "CRC",
-            num_replicas: 0,
-            server_list: [format!("{host}:{kv}")],
-            v_bucket_map: vec![[0]; usize::from(bucket.vbuckets())],
+            num_replicas: chains.replicas as u8,
+            server_list,
+            v_bucket_map: if chains.map.is_empty() { alone() } else { chains.map.clone() },
         },
     }
 }

@@ -245,6 +245,20 @@ impl<T> DurabilityMonitor<T> {
         }
     }
 
+    /// Forgets all prepares, because another node ends them, and what nodes have acknowledged: that was another history.
+    pub fn clear(&mut self) {
+        self.prepares.clear();
+        self.deadlines.clear();
+        self.forget_acknowledgements(|_| true);
+    }
+
+    /// Forgets what some replicas have acknowledged.
+    pub fn forget_acknowledgements(&mut self, of: impl Fn(&str) -> bool) {
+        for node in self.nodes.iter_mut().skip(ACTIVE + 1).filter(|node| of(&node.name)) {
+            (node.in_memory_seqno, node.persisted_seqno) = (0, 0);
+        }
+    }
+
     /// Returns the number of prepares that wait.
     pub fn len(&self) -> usize {
         self.prepares.len()

@@ -95,10 +95,17 @@ impl<'v> Entry<'v> {
         if self.may_be_held() { self.locked.pending(self.hash) } else { None }
     }
 
-    /// [`KvError::SyncWriteInProgress`] while a prepare waits for its commit.
+    /// [`KvError::SyncWriteInProgress`] while a prepare waits for its commit, [`KvError::NotActive`] where another node
+    /// makes the changes.
     #[inline]
     pub(crate) fn check_open(&self) -> Result<(), KvError> {
-        if self.pending().is_some() { Err(KvError::SyncWriteInProgress) } else { Ok(()) }
+        if self.pending().is_some() {
+            Err(KvError::SyncWriteInProgress)
+        } else if self.may_be_held() && self.locked.is_inactive() {
+            Err(KvError::NotActive)
+        } else {
+            Ok(())
+        }
     }
 
     /// Sets the CAS that the caller names for the present version. A locked document can be changed only by naming the
@@ -225,6 +232,11 @@ impl<'v> Entry<'v> {
         };
         let Store { flags, expiry, new_cas, .. } = store;
         self.put(Store { flags, expiry, datatype, value, new_cas })
+    }
+
+    /// Returns the seqno on disk of a version of the key.
+    pub(crate) fn on_disk(&self, seqno: u64) -> u64 {
+        self.locked.base() + seqno
     }
 
     /// Copies a value of more than 32 KiB, given in two parts, into item memory.

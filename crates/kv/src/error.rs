@@ -53,6 +53,10 @@ pub enum KvError {
     /// A SyncWrite of the key waits for its commit.
     #[error("a durable write of the key is in progress")]
     SyncWriteInProgress,
+    /// A SyncWrite of the key was prepared before this node was the active, or started: clients may have been told that
+    /// it is done, and it is committed as soon as the chains allow it.
+    #[error("a durable write of the key is being committed again")]
+    ReCommit,
     /// The vBucket's chains have too few nodes for a durable write.
     #[error("too few nodes for a durable write")]
     DurabilityImpossible,
@@ -76,6 +80,8 @@ pub enum Unavailable {
     Damaged,
     /// [`KvError::NoCollection`]
     NoCollection,
+    /// [`KvError::ReCommit`]
+    ReCommit,
 }
 
 impl std::fmt::Display for Unavailable {
@@ -91,6 +97,7 @@ impl From<Unavailable> for KvError {
             Unavailable::WarmingUp => Self::WarmingUp,
             Unavailable::Damaged => Self::Damaged,
             Unavailable::NoCollection => Self::NoCollection,
+            Unavailable::ReCommit => Self::ReCommit,
         }
     }
 }
@@ -104,6 +111,7 @@ impl KvError {
             Err(Self::WarmingUp) => Err(Unavailable::WarmingUp),
             Err(Self::Damaged) => Err(Unavailable::Damaged),
             Err(Self::NoCollection) => Err(Unavailable::NoCollection),
+            Err(Self::ReCommit) => Err(Unavailable::ReCommit),
             result => Ok(result),
         }
     }

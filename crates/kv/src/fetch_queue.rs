@@ -15,17 +15,18 @@ pub(crate) struct Fetch {
     pub(crate) bucket: Arc<Bucket>,
     pub(crate) vb: VbId,
     pub(crate) hash: u64,
-    pub(crate) seqno: u64,
+    /// Its seqno on disk.
+    pub(crate) on_disk: u64,
     pub(crate) stored_key: Vec<u8>,
     pub(crate) value_len: usize,
 }
 
-/// Identifies a value within a node: the address of its bucket, which its fetch keeps alive; vBucket; seqno.
+/// Identifies a value within a node: the address of its bucket, which its fetch keeps alive; vBucket; seqno on disk.
 pub(crate) type Wanted = (usize, VbId, u64);
 
 impl Fetch {
     pub(crate) fn wanted(&self) -> Wanted {
-        (Arc::as_ptr(&self.bucket).addr(), self.vb, self.seqno)
+        (Arc::as_ptr(&self.bucket).addr(), self.vb, self.on_disk)
     }
 }
 

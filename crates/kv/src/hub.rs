@@ -17,6 +17,8 @@ pub(crate) struct Hub {
     mailboxes: Box<[Mailbox]>,
     timeout_mode: AtomicU8,
     pub(crate) timeout_mode_bell: Doorbell,
+    /// Rings when a connection to a node that is copied from is missing.
+    pub(crate) links: Arc<Doorbell>,
     /// The pager has been told that some bucket wants its free pages given back.
     purge_asked: AtomicBool,
 }
@@ -30,6 +32,7 @@ impl Hub {
             mailboxes: (0..threads).map(|_| Mailbox::default()).collect(),
             timeout_mode: AtomicU8::new(TimeoutMode::EventDriven as u8),
             timeout_mode_bell: Doorbell::default(),
+            links: Arc::default(),
             purge_asked: AtomicBool::new(false),
         }
     }

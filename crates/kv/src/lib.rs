@@ -12,6 +12,7 @@ pub mod client_memory;
 pub mod clients;
 pub mod cluster_config;
 pub mod collections;
+pub mod copier;
 mod doorbell;
 pub mod durability_monitor;
 pub mod entry;
@@ -32,12 +33,15 @@ pub mod node;
 pub mod node_context;
 mod now;
 pub mod pager;
+mod peers;
 pub mod persistence;
 mod piece_queue;
 pub mod polling;
 pub mod prefixes;
 pub mod profile;
+pub mod replication;
 pub mod requests;
+pub mod role;
 pub mod settings;
 pub mod sizes;
 pub mod statistics;
@@ -48,8 +52,8 @@ pub mod topology;
 pub mod users;
 
 pub use bucket::{
-    Ahead, Audited, Auditing, Bucket, DefragmenterFigures, WorkFigures, compressor, consumers, defragmenter,
-    follow, watch,
+    Ahead, Audited, Auditing, Bucket, DefragmenterFigures, WorkFigures, compressor, consumers, copying,
+    defragmenter, follow, watch,
 };
 pub use bucket_schema::{BUCKET_SETTINGS, BucketSetting, NotAllowed, SettingKind, SettingValue};
 pub use doorbell::Doorbell;
@@ -65,6 +69,7 @@ pub use mutation::{
 pub use node::Node;
 pub use node_context::NodeContext;
 pub use now::Now;
+pub use role::{Role, RoleChange, RoleError};
 pub use settings::{
     BUCKET_NAME, BucketKind, BucketSettings, Compression, Eviction, HeapChoice, Labels, LeastDurability,
     Limits, NodeSettings, PersistenceSettings, is_bucket_name,

@@ -32,6 +32,8 @@ pub(crate) mod rank {
     pub(crate) const WATCHERS: u8 = 60;
     /// The connections that follow a bucket.
     pub(crate) const CONSUMERS: u8 = 62;
+    /// The nodes that a bucket copies from.
+    pub(crate) const PEERS: u8 = 63;
     /// The scans of a bucket.
     pub(crate) const SCANS: u8 = 65;
     /// The values that somebody waits for.

@@ -58,9 +58,9 @@ pub(crate) struct Gain {
 }
 
 pub(crate) static POLICY: Policy = Policy {
-    high: 970,
-    low: 960,
-    refuse: 979,
+    high: 966,
+    low: 956,
+    refuse: 975,
     persistent_lower: 4,
     purge_waste: 10,
     purge_freed: 8,

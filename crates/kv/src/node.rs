@@ -20,6 +20,7 @@ use crate::hub::Hub;
 use crate::mailbox::{Cookie, Mailbox, Outcome};
 use crate::piece_queue::PieceQueue;
 use crate::profile::Profile;
+use crate::replication::Replication;
 use crate::requests::Requests;
 use crate::settings::{BUCKET_NAME, BucketKind, BucketSettings, Limits, NodeSettings, is_bucket_name};
 use crate::storage::{self, FETCHERS, FLUSHERS};
@@ -165,6 +166,7 @@ pub struct Node {
     endpoints: OnceLock<Endpoints>,
     users: OnceLock<Users>,
     profile: RwLock<Arc<Profile>>,
+    replication: RwLock<Arc<Replication>>,
     connections: Connections,
     client_memory: ClientMemory,
     clients: Clients,
@@ -192,6 +194,7 @@ impl Node {
             endpoints: OnceLock::new(),
             users: OnceLock::new(),
             profile: RwLock::default(),
+            replication: RwLock::default(),
             connections: Connections::default(),
             client_memory: ClientMemory::default(),
             clients: Clients::default(),
@@ -468,6 +471,35 @@ impl Node {
     /// Returns the first part of the map's version: the start of the node, since revisions start over there.
     pub fn map_epoch(&self) -> u64 {
         self.started_unix_ms.load(Relaxed).max(1)
+    }
+
+    /// Returns how the node takes part in replication.
+    pub fn replication(&self) -> Arc<Replication> {
+        Arc::clone(&self.replication.read())
+    }
+
+    /// Sets how the node takes part in replication. Connections that are there stay.
+    pub fn set_replication(&self, replication: Replication) {
+        *self.replication.write() = Arc::new(replication);
+        self.note_map_change();
+    }
+
+    /// Returns the node's name in topologies.
+    pub fn name(&self) -> String {
+        if let Some(name) = &self.replication().node {
+            return name.to_string();
+        }
+        self.endpoints().kv.first().map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Rings when a connection to a node that is copied from is missing.
+    pub fn links_bell(&self) -> &Doorbell {
+        &self.hub.links
+    }
+
+    /// Returns a number that was not returned before, for a login at another node.
+    pub fn nonce(&self) -> u64 {
+        bucket::scramble(self.random(), 3)
     }
 
     /// Notes that the cluster map of a bucket says something else now.

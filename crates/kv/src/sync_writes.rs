@@ -1,5 +1,6 @@
 //! SyncWrites: what a vBucket knows of its pending durable writes. [`crate::bucket`] creates and ends them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use wire::couchbase::frame_info::DurabilityLevel;
@@ -7,7 +8,9 @@ use wire::couchbase::frame_info::DurabilityLevel;
 use crate::Mutated;
 use crate::durability_monitor::DurabilityMonitor;
 use crate::mailbox::{Cookie, Letter, Outcome};
-use crate::topology::{Topology, VbState};
+use crate::news::News;
+use crate::role::Role;
+use crate::topology::VbState;
 
 /// Nothing is armed.
 const NEVER: u64 = u64::MAX;
@@ -58,22 +61,51 @@ impl TimeoutMode {
     }
 }
 
-/// A session that waits until everything up to a seqno is on disk.
-pub(crate) struct SeqnoWait {
-    pub(crate) seqno: u64,
+/// What a session waits for that is to be on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WaitedFor {
+    /// Everything up to this seqno.
+    Seqno(u64),
+    /// This version of the vBucket's state.
+    State(u64),
+}
+
+/// A session that waits until something is on disk.
+pub(crate) struct DiskWait {
+    pub(crate) until: WaitedFor,
     pub(crate) deadline_us: u64,
     pub(crate) cookie: Cookie,
 }
 
-/// A vBucket's state, chains, pending prepares, and who waits for the disk. A vBucket that never had anything but the
-/// default has none of it.
+/// What a copy knows of what it copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Copied {
+    /// It has, or may have, what another node has made.
+    pub(crate) is_any: bool,
+    /// The snapshot that it has been sent last, or a part of it.
+    pub(crate) snapshot: (u64, u64),
+}
+
+/// What is kept on disk of a vBucket's role.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Setting {
+    pub(crate) role: Role,
+    pub(crate) copied: Copied,
+}
+
+/// A vBucket's role, pending prepares, and who waits for the disk. A vBucket that never had anything but the default
+/// has none of it.
 pub(crate) struct SyncWrites {
-    pub(crate) state: VbState,
-    pub(crate) topology: Topology,
+    pub(crate) role: Role,
+    pub(crate) copied: Copied,
+    /// The connection that copies.
+    pub(crate) link: Option<Arc<News>>,
+    /// The term is promised once this version of the vBucket's state is on disk.
+    pub(crate) term_version: u64,
     /// Who waits for each prepare; nobody for recovered or abandoned ones.
     pub(crate) monitor: DurabilityMonitor<Option<Cookie>>,
     /// In the order of their deadlines: all have the same timeout.
-    pub(crate) seqno_waits: Vec<SeqnoWait>,
+    pub(crate) disk_waits: Vec<DiskWait>,
     /// When some thread will check the deadlines.
     pub(crate) armed_us: u64,
 }
@@ -81,14 +113,27 @@ pub(crate) struct SyncWrites {
 impl SyncWrites {
     /// The default: active, and alone.
     pub(crate) fn new(persisted_seqno: u64) -> Self {
-        let topology = Topology::default();
-        let monitor = DurabilityMonitor::new(&topology, persisted_seqno);
-        Self { state: VbState::Active, topology, monitor, seqno_waits: Vec::new(), armed_us: NEVER }
+        let role = Role::default();
+        let monitor = DurabilityMonitor::new(&role.topology, persisted_seqno);
+        Self {
+            role,
+            copied: Copied::default(),
+            link: None,
+            term_version: 0,
+            monitor,
+            disk_waits: Vec::new(),
+            armed_us: NEVER,
+        }
+    }
+
+    /// Returns true if another node makes the changes.
+    pub(crate) fn is_copy(&self) -> bool {
+        matches!(self.role.state, VbState::Replica | VbState::Pending)
     }
 
     /// Returns the earliest deadline.
     pub(crate) fn next_deadline_us(&mut self) -> Option<u64> {
-        let first_wait = self.seqno_waits.first().map(|wait| wait.deadline_us);
+        let first_wait = self.disk_waits.first().map(|wait| wait.deadline_us);
         first_wait.into_iter().chain(self.monitor.next_deadline_us()).min()
     }
 
@@ -107,21 +152,20 @@ impl SyncWrites {
             notices.lateness_us.push(now_us.saturating_sub(deadline_us));
             notices.letters.extend(waiter.take().map(|cookie| (cookie, Outcome::Ambiguous)));
         });
-        self.end_seqno_waits(|wait| wait.deadline_us <= now_us, Outcome::Unpersisted, notices);
+        self.end_disk_waits(|wait| wait.deadline_us <= now_us, Outcome::Unpersisted, notices);
     }
 
-    /// Notifies those that wait for a seqno up to this one, which is on disk now.
-    pub(crate) fn persisted(&mut self, seqno: u64, notices: &mut Notices) {
-        self.end_seqno_waits(|wait| wait.seqno <= seqno, Outcome::Persisted, notices);
+    /// Notifies those that wait for a seqno up to this one, or for a version of the state, which are on disk now.
+    pub(crate) fn persisted(&mut self, seqno: u64, state_version: u64, notices: &mut Notices) {
+        let is_on_disk = |wait: &DiskWait| match wait.until {
+            WaitedFor::Seqno(wanted) => wanted <= seqno,
+            WaitedFor::State(wanted) => wanted <= state_version,
+        };
+        self.end_disk_waits(is_on_disk, Outcome::Persisted, notices);
     }
 
-    fn end_seqno_waits(
-        &mut self,
-        ends: impl Fn(&SeqnoWait) -> bool,
-        outcome: Outcome,
-        notices: &mut Notices,
-    ) {
-        let ended = self.seqno_waits.extract_if(.., |wait| ends(wait));
+    fn end_disk_waits(&mut self, ends: impl Fn(&DiskWait) -> bool, outcome: Outcome, notices: &mut Notices) {
+        let ended = self.disk_waits.extract_if(.., |wait| ends(wait));
         notices.letters.extend(ended.map(|wait| (wait.cookie, outcome)));
     }
 
@@ -130,7 +174,7 @@ impl SyncWrites {
         self.monitor.abandon(|waiter| {
             notices.letters.extend(waiter.take().map(|cookie| (cookie, Outcome::Ambiguous)));
         });
-        self.end_seqno_waits(|_| true, Outcome::Unpersisted, notices);
+        self.end_disk_waits(|_| true, Outcome::Unpersisted, notices);
     }
 }
 
@@ -145,9 +189,9 @@ pub(crate) struct Notices {
 }
 
 impl SyncWrites {
-    /// Returns state and chains.
-    pub(crate) fn setting(&self) -> (VbState, &Topology) {
-        (self.state, &self.topology)
+    /// Returns what is kept on disk.
+    pub(crate) fn setting(&self) -> Setting {
+        Setting { role: self.role.clone(), copied: self.copied }
     }
 }
 

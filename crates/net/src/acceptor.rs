@@ -13,7 +13,7 @@ use mio::{Events, Interest, Poll, Token};
 use sessions::Port;
 
 use crate::clock;
-use crate::server::{Greeting, Inbox, Shared};
+use crate::server::{Arrival, Greeting, Inbox, Shared};
 use crate::socket::peer_address;
 use transport::{Handshakes, Listener, Stream};
 
@@ -41,7 +41,7 @@ impl Arrivals {
     fn hand_over(&self, stream: Stream, address: SocketAddr, greeting: Arc<Greeting>) {
         let least = self.inboxes.iter().min_by_key(|inbox| inbox.connections.load(Relaxed));
         if let Some(inbox) = least {
-            inbox.hand_over(stream, address, greeting);
+            inbox.hand_over(Arrival { socket: stream, address, greeting, errand: None });
         }
     }
 

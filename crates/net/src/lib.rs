@@ -15,6 +15,7 @@ mod clock;
 mod connection;
 mod durability;
 mod journals;
+mod links;
 pub mod ovsdb;
 mod pager;
 mod refusals;

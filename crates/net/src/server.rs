@@ -19,6 +19,7 @@ use crate::acceptor::{Acceptor, is_starved};
 use crate::clock::Clock;
 use crate::durability::Poller;
 use crate::journals::{Journals, Unwritten, journal_threads};
+use crate::links::{Errand, Links};
 use crate::pager;
 use crate::refusals::Refusals;
 use crate::socket::{listed_address, number};
@@ -94,6 +95,8 @@ pub(crate) struct Arrival {
     pub(crate) socket: transport::Stream,
     pub(crate) address: SocketAddr,
     pub(crate) greeting: Arc<Greeting>,
+    /// Present if this node has made the connection.
+    pub(crate) errand: Option<Errand>,
 }
 
 /// The queue of a worker's new connections.
@@ -111,10 +114,10 @@ impl Inbox {
         let _ = self.waker.wake();
     }
 
-    pub(crate) fn hand_over(&self, socket: transport::Stream, address: SocketAddr, greeting: Arc<Greeting>) {
+    pub(crate) fn hand_over(&self, arrival: Arrival) {
         self.connections.fetch_add(1, Relaxed);
         let mut arrivals = self.arrivals.lock();
-        arrivals.push_back(Arrival { socket, address, greeting });
+        arrivals.push_back(arrival);
         let is_first = arrivals.len() == 1;
         drop(arrivals);
         if is_first {
@@ -138,6 +141,7 @@ pub struct Server {
     acceptor: JoinHandle<()>,
     pager: JoinHandle<()>,
     poller: Arc<Poller>,
+    links: Arc<Links>,
     journals: Journals,
 }
 
@@ -212,8 +216,9 @@ impl Server {
         let poller = Poller::new(Arc::clone(&node), workers + 1, clock);
         let look = Arc::clone(&poller);
         node.timeout_mode_bell().connect(Box::new(move || look.look()));
+        let links = Links::new(&node, inboxes.clone());
         let journals = Journals::new(&node, clock, workers + 2, workers);
-        Ok(Self { shared, inboxes, pager_stop, workers: threads, acceptor, pager, poller, journals })
+        Ok(Self { shared, inboxes, pager_stop, workers: threads, acceptor, pager, poller, links, journals })
     }
 
     /// Stops accepting, answers received requests for at most `grace`, closes everything and waits for the threads,
@@ -224,6 +229,7 @@ impl Server {
         self.shared.stopping.store(true, Release);
         self.shared.wake_acceptor();
         let _ = self.acceptor.join();
+        self.links.stop();
         for inbox in &self.inboxes {
             let _ = inbox.waker.wake();
         }

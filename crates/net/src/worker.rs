@@ -30,8 +30,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
+use kv::copier::Copier;
 use kv::{Bucket, Cookie, Limits, Node, NodeContext, Outcome};
 use mio::{Events, Interest, Poll, Token};
+use sessions::couchbase::Link;
 use sessions::{Output, Peer, Port, Session};
 
 use answers::Segment;
@@ -42,6 +44,7 @@ use relief::{Holders, own_bytes};
 
 use crate::clock::Clock;
 use crate::connection::Connection;
+use crate::links::Errand;
 use crate::server::{Arrival, Inbox, Shared};
 use crate::socket::{client_of, number};
 
@@ -241,7 +244,7 @@ impl Worker {
 
     fn take_arrivals(&mut self) {
         let arrivals = std::mem::take(&mut *self.inbox.arrivals.lock());
-        for Arrival { mut socket, address, greeting } in arrivals {
+        for Arrival { mut socket, address, greeting, errand } in arrivals {
             let id = self.free.pop().unwrap_or_else(|| {
                 self.connections.push(None);
                 u32::try_from(self.connections.len() - 1).unwrap_or(u32::MAX)
@@ -274,15 +277,37 @@ impl Worker {
                 bucket.report_connection(&mut self.cx, &client, None);
             }
             let own_bytes = own_bytes(&socket);
-            let session = Session::new(peer, &self.limits);
+            let session = match errand {
+                None => Session::new(peer, &self.limits),
+                Some(errand) => match self.begin_link(peer, errand) {
+                    Some(session) => session,
+                    // Another connection does it already, or it has become needless.
+                    None => {
+                        self.free.push(id);
+                        self.forget_connection();
+                        continue;
+                    }
+                },
+            };
             let connection = Connection::new(socket, session, now_ms);
             self.connections[id as usize] = Some(Box::new(connection));
             self.cx.node.client_memory().change(0, own_bytes, self.cx.node.doorbell());
             self.arm(id);
-            if matches!(self.connections.get(id as usize), Some(Some(connection)) if connection.readable) {
+            let has_work = |connection: &Connection| connection.readable || connection.session.has_to_send();
+            if matches!(self.connections.get(id as usize), Some(Some(connection)) if has_work(connection)) {
                 self.make_ready(id);
             }
         }
+    }
+
+    /// Begins to copy from another node.
+    fn begin_link(&mut self, peer: Peer, errand: Errand) -> Option<Session> {
+        let Errand { bucket, peer: node } = errand;
+        let thread = u16::try_from(self.thread).unwrap_or(u16::MAX);
+        let cookie = Cookie { thread, connection: peer.connection, ticket: self.cx.ticket() };
+        let copier = Copier::begin(&bucket, &node, cookie, &self.cx)?;
+        let link = Link::new(copier, &self.cx);
+        Some(Session::of_link(Peer { bucket: Some(bucket), ..peer }, &self.limits, link))
     }
 
     fn forget_connection(&self) {
@@ -352,6 +377,14 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::take) else { return };
         let mut connection = *connection;
         let peer = &connection.session.peer;
+        if let Some((node, why)) = connection.session.link_failure() {
+            tracing::warn!(
+                node,
+                why,
+                bucket = peer.bucket.as_deref().map(Bucket::name),
+                "stopped copying from a node"
+            );
+        }
         tracing::debug!(
             connection = id,
             address = ?peer.client.as_ref().and_then(|client| client.address()),

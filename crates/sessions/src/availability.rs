@@ -20,6 +20,8 @@ struct Wanted {
     collection: u32,
     place: Place,
     value: bool,
+    /// It is a replica's.
+    of_copy: bool,
 }
 
 impl Session {
@@ -49,7 +51,7 @@ impl Session {
         let Some(bucket) = peer.bucket.clone().filter(|bucket| !bucket.is_gone()) else { return false };
         let Some(wanted) = self.wanted(&queued.work, &bucket) else { return false };
         let key = Key { collection: wanted.collection, bytes: &wanted.key };
-        if !bucket.serves(wanted.place.vb.0) {
+        if !wanted.of_copy && !bucket.serves(wanted.place.vb.0) {
             self.fail(queued, KvError::NotActive, cx, out);
             return true;
         }
@@ -108,15 +110,19 @@ impl Session {
         let of = |request: &Request<'_>| {
             if let Some((collection, key, vb)) = request.scanned_key(peer) {
                 let place = bucket.locate_in(Key { collection, bytes: &key }, vb);
-                return Some(Wanted { key, collection, place, value: true });
+                return Some(Wanted { key, collection, place, value: true, of_copy: false });
             }
             let mut buffer = [0; KEY_MAX];
             let key = request.document_key(peer, &mut buffer)?;
             let place = request.place(peer, bucket, key)?;
             // Otherwise a Couchbase port answers NOT_MY_VBUCKET.
-            let is_here = peer.port == Port::Memcached || bucket.serves(place.vb.0);
-            let Key { collection, bytes } = key;
-            is_here.then(|| Wanted { key: bytes.into(), collection, place, value: request.needs_value() })
+            let of_copy = request.reads_replica(peer);
+            let is_here = match of_copy {
+                true => bucket.serves_copy(place.vb.0),
+                false => peer.port == Port::Memcached || bucket.serves(place.vb.0),
+            };
+            let (Key { collection, bytes }, value) = (key, request.needs_value());
+            is_here.then(|| Wanted { key: bytes.into(), collection, place, value, of_copy })
         };
         match work {
             Work::Request(request, ..) => of(request),

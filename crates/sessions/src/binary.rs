@@ -588,6 +588,7 @@ fn status_of(error: KvError) -> Status {
         KvError::NotResident | KvError::WarmingUp | KvError::NotActive | KvError::NoSpace => Status::ETMPFAIL,
         KvError::Damaged | KvError::ReadFailed => Status::EINTERNAL,
         KvError::SyncWriteInProgress => Status::SYNC_WRITE_IN_PROGRESS,
+        KvError::ReCommit => Status::SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
         KvError::DurabilityImpossible => Status::DURABILITY_IMPOSSIBLE,
         KvError::BucketGone => Status::NO_BUCKET,
         // Memcached ports have the default collection only.

@@ -14,7 +14,7 @@
 //! * [`json`]: which documents are JSON;
 //! * [`inquiry`]: metadata and seqnos; [`manifest`]: scopes and collections; [`scan`]: many documents;
 //! * [`with_meta`]: changes of other clusters;
-//! * [`dcp`]: change streams.
+//! * [`dcp`]: change streams; [`link`]: those that this node copies from another.
 //!
 //! A single node is its own majority: a durable write at level "majority" is complete once it is in memory. An
 //! ephemeral bucket refuses persistence levels.
@@ -26,6 +26,7 @@ mod handshake;
 mod incoming;
 mod inquiry;
 mod json;
+mod link;
 mod manifest;
 mod scan;
 mod subdocument;
@@ -41,6 +42,7 @@ use documents::{Executed, Operation, Waiting};
 use kv::collections::DEFAULT_ID;
 use kv::key::{KEY_MAX, NAMED_KEY_MAX};
 use kv::{Bucket, BucketKind, Durability, Key, KvError, NodeContext, Place, Unavailable, VbId};
+pub use link::Link;
 use wire::binary::{Error, ErrorKind, Opcode, Request, Status, datatype};
 use wire::couchbase::frame_info::DurabilityLevel;
 use wire::couchbase::{Feature, FeatureSet, FrameError, FrameInfos, collection_id};
@@ -90,6 +92,8 @@ pub struct State {
     login: Option<Box<Exchange>>,
     /// The streams of a DCP connection.
     pub(super) producer: Option<Box<Producer>>,
+    /// Of a connection that this node has made: what it copies.
+    pub(super) link: Option<Box<Link>>,
 }
 
 /// See [`super::binary::key`].
@@ -158,6 +162,21 @@ pub(super) fn admit<'a>(peer: &Peer, request: &Request<'a>, body: usize) -> Admi
         }
         _ => Admission::Refuse(Refusal::NotAllowed),
     }
+}
+
+/// Returns true if the request is about what a replica has.
+pub(super) fn reads_replica(request: &Request<'_>) -> bool {
+    match request.header.opcode {
+        Opcode::GET_REPLICA | Opcode::GET_EX_REPLICA => true,
+        opcode => opcodes::is_subdocument(opcode) && wire::couchbase::subdocument::reads_replica(request),
+    }
+}
+
+/// Returns true if the vBucket is here in the state that the request is for.
+#[inline]
+fn serves(bucket: &Bucket, request: &Request<'_>) -> bool {
+    let vb = request.header.vbucket;
+    if reads_replica(request) { bucket.serves_copy(vb) } else { bucket.serves(vb) }
 }
 
 /// Returns true if the user has the rights that a request for this document needs.
@@ -230,7 +249,7 @@ fn execute_on_document(
             return Ok(());
         }
     };
-    if !bucket.serves(request.header.vbucket) {
+    if !serves(bucket, request) {
         handshake::not_my_vbucket(peer, &answer, cx, out);
         return Ok(());
     }
@@ -267,11 +286,6 @@ fn execute_on_document(
         | Opcode::DELQ_WITH_META
         | Opcode::MUTATE_WITH_META => operation.with_meta(&body, cx, out)?,
         Opcode::RETURN_META => operation.return_meta(body, cx, out)?,
-        // There are no replicas.
-        Opcode::GET_REPLICA | Opcode::GET_EX_REPLICA => handshake::not_my_vbucket(peer, &answer, cx, out),
-        opcode if opcodes::is_subdocument(opcode) && wire::couchbase::subdocument::reads_replica(request) => {
-            handshake::not_my_vbucket(peer, &answer, cx, out);
-        }
         _ => match operation.execute(body, cx, out)? {
             Executed::Answered => {}
             Executed::Waits(waiting) => wait(peer, answer, &infos, durability, place, waiting, cx),

@@ -28,10 +28,11 @@ impl Session {
 
     /// Bytes of held answers and copied requests, and of a watcher's buffer.
     pub fn held_bytes(&self) -> usize {
-        let producer = self.peer.couchbase.producer.as_ref();
+        let (producer, link) = (self.peer.couchbase.producer.as_ref(), self.peer.couchbase.link.as_ref());
         self.peer.waits.as_ref().map_or(0, |waits| waits.bytes())
             + self.watch_bytes()
             + producer.map_or(0, |producer| producer.held_bytes())
+            + link.map_or(0, |link| link.held_bytes())
     }
 
     /// Executes a request while earlier answers wait: its answer is held back, or the request is deferred.

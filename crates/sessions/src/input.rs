@@ -1,7 +1,7 @@
 //! Splits input into requests.
 
 use kv::NodeContext;
-use wire::binary::{HEADER_LEN, Header, Magic, Opcode};
+use wire::binary::{HEADER_LEN, Header, Magic, Opcode, Status};
 use wire::{Parsed, binary as wire_binary, text as wire_text};
 
 use super::batch::{PREFETCH_READ, Work, place, prefetch_bytes};
@@ -51,6 +51,9 @@ impl Session {
         let mut consumed = 0;
         let end = batch.len().saturating_add(most);
         self.tend(cx);
+        if self.peer.couchbase.link.is_some() {
+            return self.parse_link(input, cx);
+        }
         if self.is_stalled() {
             return Progress { consumed, need: Some(0) };
         }
@@ -173,9 +176,9 @@ impl Session {
         }
     }
 
-    /// Takes what a follower answers to a message: only that to a NOOP means anything.
+    /// Takes what a follower answers to a message: only that to a NOOP, or to a change of state, means anything.
     #[cold]
-    fn take_response(&mut self, input: &[u8], cx: &NodeContext) -> Option<Step> {
+    fn take_response(&mut self, input: &[u8], cx: &mut NodeContext) -> Option<Step> {
         let responses = [Magic::RESPONSE.0, Magic::FLEXIBLE_RESPONSE.0];
         let is_response = input.first().is_some_and(|magic| responses.contains(magic));
         if !is_response {
@@ -183,8 +186,12 @@ impl Session {
         }
         let Some(head) = input.first_chunk() else { return Some(Step::Need(HEADER_LEN)) };
         let header = Header::decode(head);
-        if header.opcode == Opcode::DCP_NOOP {
-            self.note_noop_answer(cx.now.mono_ms());
+        // In a response the status is where requests have the vBucket.
+        let is_success = Status(header.vbucket) == Status::SUCCESS;
+        match header.opcode {
+            Opcode::DCP_NOOP => self.note_noop_answer(cx.now.mono_ms()),
+            Opcode::DCP_SET_VBUCKET_STATE if is_success => self.note_state_answer(header.opaque, cx),
+            _ => {}
         }
         Some(self.skip(HEADER_LEN + header.body_len as usize, input.len()))
     }

@@ -171,9 +171,9 @@ rows! {
     GATQ            = Both      Asked  Needed Never   Allowed One     After ReadWrite;
     GATK            = Memcached Asked  Needed Never   Never   One     After ReadWrite;
     GATKQ           = Memcached Asked  Needed Never   Never   One     After ReadWrite;
-    GET_REPLICA     = Couchbase Asked  Unseen Never   Never   One     After Read;
+    GET_REPLICA     = Couchbase Asked  Needed Never   Never   One     After Read;
     GET_EX          = Couchbase Asked  Needed Never   Never   One     After ReadAll;
-    GET_EX_REPLICA  = Couchbase Asked  Unseen Never   Never   One     After ReadAll;
+    GET_EX_REPLICA  = Couchbase Asked  Needed Never   Never   One     After ReadAll;
     GET_LOCKED      = Couchbase Asked  Needed Never   Never   One     After ReadWrite;
     UNLOCK_KEY      = Couchbase Asked  Unseen Never   Never   One     After Write;
     GET_META        = Couchbase Asked  Unseen Never   Never   One     After Read;

@@ -80,6 +80,14 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Returns true if it is about what a replica has.
+    pub(super) fn reads_replica(&self, peer: &Peer) -> bool {
+        match self {
+            Self::Binary(request) => peer.port == Port::Couchbase && couchbase::reads_replica(request),
+            Self::Text(_) => false,
+        }
+    }
+
     /// Decides what to do with its body before any of it is received.
     #[inline]
     pub(super) fn admit(&self, peer: &Peer, body: usize) -> Admission<'a> {

@@ -409,6 +409,7 @@ pub(super) fn failure(error: KvError, otherwise: &'static [u8]) -> &'static [u8]
         KvError::NotActive => b"SERVER_ERROR the vBucket is not active, try again\r\n",
         KvError::Damaged => b"SERVER_ERROR the journal is damaged\r\n",
         KvError::NoSpace => b"SERVER_ERROR out of disk space\r\n",
+        KvError::ReCommit => b"SERVER_ERROR a durable write of the key is being committed again\r\n",
         KvError::SyncWriteInProgress => b"SERVER_ERROR a durable write of the key is in progress\r\n",
         KvError::DurabilityImpossible => b"SERVER_ERROR too few nodes for a durable write\r\n",
         KvError::NotFound | KvError::Exists | KvError::NotStored => otherwise,

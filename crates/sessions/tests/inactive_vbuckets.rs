@@ -150,9 +150,15 @@ fn binary_requests_fail_for_now() {
 }
 
 #[test]
-fn flush_all_is_about_the_whole_bucket() {
-    let mut client = world(VbState::Replica);
-    assert_eq!(client.send_raw(b"flush_all\r\n"), b"OK\r\n");
-    set_state(&mut client, "away", VbState::Active);
-    assert_eq!(client.send_raw(b"get here away\r\n"), b"END\r\n");
+fn flush_all_is_about_what_no_other_node_decides() {
+    for (state, left) in [
+        (VbState::Replica, &b"VALUE away 0 1\r\n1\r\nEND\r\n"[..]),
+        (VbState::Pending, b"VALUE away 0 1\r\n1\r\nEND\r\n"),
+        (VbState::Dead, b"END\r\n"),
+    ] {
+        let mut client = world(state);
+        assert_eq!(client.send_raw(b"flush_all\r\n"), b"OK\r\n");
+        set_state(&mut client, "away", VbState::Active);
+        assert_eq!(client.send_raw(b"get here away\r\n"), left, "{state:?}");
+    }
 }

@@ -33,7 +33,7 @@ pub mod status;
 
 pub use header::{HEADER_LEN, Header, Magic};
 pub use opcode::Opcode;
-pub use request::{Error, ErrorKind, KEY_LEN_MAX, Limits, Request, parse};
+pub use request::{Asked, Error, ErrorKind, KEY_LEN_MAX, Limits, Request, parse};
 pub use response::{Reply, ResponseHead};
 pub use status::Status;
 

@@ -1,11 +1,13 @@
-//! SASL, the server's side: PLAIN (RFC 4616) and SCRAM with SHA-1, SHA-256 and SHA-512 (RFC 5802, RFC 7677).
+//! SASL: PLAIN (RFC 4616) and SCRAM with SHA-1, SHA-256 and SHA-512 (RFC 5802, RFC 7677); of SCRAM both sides.
 //!
 //! There is no clock and no source of randomness here: salts and server nonces are arguments. All secrets are compared
 //! in constant time.
 
+pub mod client;
 pub mod plain;
 pub mod scram;
 
+pub use client::{ClientExchange, Expected};
 pub use plain::Plain;
 pub use scram::{Exchange, Hash, ScramKeys};
 

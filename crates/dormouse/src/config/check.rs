@@ -64,6 +64,11 @@ pub fn rules(config: &Config, on_disk: &[String]) -> Result<(), Problem> {
              loopback only; set auth.password_file (or --user NAME --password-file FILE)"
         )));
     }
+    if config.replication.user.is_empty() != config.replication.password_file.is_none() {
+        return Err(Problem::new(
+            "replication.user and replication.password_file belong together; allowed: both, or neither",
+        ));
+    }
     if config.auth.password_file.is_none() && config.auth.user != "Administrator" {
         return Err(Problem::new(format!(
             "auth.user = {:?} needs auth.password_file (or --password-file); without one only the development user \

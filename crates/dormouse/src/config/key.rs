@@ -5,6 +5,7 @@
 
 use super::address::{self, Address};
 use super::size;
+use kv::replication::{PeerNode, Replication};
 use kv::{BUCKET_NAME, BucketSetting, BucketSettings, NotAllowed, SettingKind, SettingValue, is_bucket_name};
 use std::path::PathBuf;
 
@@ -56,6 +57,10 @@ pub enum Kind<T> {
     Remotes { set: fn(&mut T, Vec<String>) },
     /// Names of hosts, separated by blanks.
     HostNames { set: fn(&mut T, Vec<String>) },
+    /// A name without blanks; empty for the default.
+    Name { set: fn(&mut T, String) },
+    /// Other nodes, separated by blanks.
+    Nodes { set: fn(&mut T, Vec<PeerNode>) },
     /// An address to listen on, or `"none"`.
     Address { set: fn(&mut T, Option<Address>) },
 }
@@ -99,6 +104,10 @@ impl<T> Kind<T> {
             }
             Self::HostNames { .. } => {
                 "names of hosts such as \"db1.example\", several separated by blanks, \"*\" for all, or \"\"".into()
+            }
+            Self::Name { .. } => "1 to 255 characters without blanks or control characters, or \"\"".into(),
+            Self::Nodes { .. } => {
+                "NAME=HOST:KVPORT or NAME=HOST:KVPORT/HTTPPORT, several separated by blanks, or \"\"".into()
             }
             Self::Address { .. } => address::FORMS.into(),
         }
@@ -155,6 +164,24 @@ impl<T> Kind<T> {
                         return Err(());
                     }
                     set(target, names);
+                }
+                _ => return Err(()),
+            },
+            Self::Name { set } => match raw {
+                Raw::Text(name) if is_name(name) => set(target, name.to_owned()),
+                _ => return Err(()),
+            },
+            Self::Nodes { set } => match raw {
+                Raw::Text(text) => {
+                    let nodes: Option<Vec<PeerNode>> = text.split_whitespace().map(node).collect();
+                    let nodes = nodes.ok_or(())?;
+                    let mut names: Vec<&str> = nodes.iter().map(|node| &*node.name).collect();
+                    names.sort_unstable();
+                    names.dedup();
+                    if names.len() < nodes.len() {
+                        return Err(());
+                    }
+                    set(target, nodes);
                 }
                 _ => return Err(()),
             },
@@ -274,6 +301,22 @@ fn is_remote(text: &str) -> bool {
         Remote::ListenTcp(..) | Remote::ConnectTcp(..) | Remote::Database(_) => true,
         Remote::Unusable { .. } => false,
     }
+}
+
+fn is_name(name: &str) -> bool {
+    name.len() <= 255 && !name.chars().any(|c| c.is_control() || c.is_whitespace())
+}
+
+/// Reads `NAME=HOST:KVPORT` or `NAME=HOST:KVPORT/HTTPPORT`.
+fn node(text: &str) -> Option<PeerNode> {
+    let (name, address) = text.split_once('=').filter(|(name, _)| !name.is_empty() && is_name(name))?;
+    let (address, http) = match address.split_once('/') {
+        Some((address, http)) => (address, Some(http.parse().ok().filter(|port| *port > 0)?)),
+        None => (address, None),
+    };
+    let found = Replication::default().find(address)?;
+    let is_host = is_host_name(&found.host) || found.host.parse::<std::net::Ipv6Addr>().is_ok();
+    is_host.then(|| PeerNode { name: name.into(), http, ..found })
 }
 
 /// Returns true if the text can be a host name.

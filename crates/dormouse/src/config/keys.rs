@@ -7,7 +7,7 @@
 use super::key::{Key, Kind, Raw, Section};
 use super::{
     AllocatorSection, AuthSection, BucketSection, EvictionChoice, HttpSection, KvSection, LimitsSection,
-    LogSection, MemcachedSection, NodeSection, OvsdbSection, TlsSection,
+    LogSection, MemcachedSection, NodeSection, OvsdbSection, ReplicationSection, TlsSection,
 };
 use super::{Format, Level, size};
 use kv::{
@@ -645,6 +645,45 @@ pub static AUTH: Section<AuthSection> = Section {
     ],
 };
 
+pub static REPLICATION: Section<ReplicationSection> = Section {
+    name: "replication",
+    repeated: false,
+    about: "Replicas on other nodes (replication.md). Which vBucket is copied from where is said over HTTP or by \
+    SET_VBUCKET; this says who this node is, and how it reaches the others.",
+    keys: &[
+        Key {
+            name: "node",
+            kind: Kind::Name { set: |s, v| s.node = v },
+            default: Raw::Text(""),
+            about: "This node's name in topologies. \"\": the address of its KV port, such as \"10.0.0.1:11210\".",
+            reload: false,
+        },
+        Key {
+            name: "peers",
+            kind: Kind::Nodes { set: |s, v| s.peers = v },
+            default: Raw::Text(""),
+            about: "The other nodes: their names in topologies, where their KV ports are, and their HTTP ports for \
+            cluster maps. A node whose name is HOST:PORT need not be listed.",
+            reload: true,
+        },
+        Key {
+            name: "user",
+            kind: Kind::Name { set: |s, v| s.user = v },
+            default: Raw::Text(""),
+            about: "As whom this node logs in at others. The user needs the rights to read all documents with their \
+            system attributes, and to change the bucket. \"\": auth.user, with its password.",
+            reload: true,
+        },
+        Key {
+            name: "password_file",
+            kind: Kind::Path { set: |s, v| s.password_file = v },
+            default: Raw::Text(""),
+            about: "File whose first line is that user's password. It is needed with replication.user.",
+            reload: true,
+        },
+    ],
+};
+
 pub static TLS: Section<TlsSection> = Section {
     name: "tls",
     repeated: false,
@@ -796,6 +835,7 @@ pub fn rows() -> Vec<SectionRow> {
         row(&LIMITS),
         row(&ALLOCATOR),
         row(&AUTH),
+        row(&REPLICATION),
         row(&TLS),
         row(&LOG),
     ]

@@ -15,6 +15,7 @@ pub mod size;
 pub use address::Address;
 pub use problem::Problem;
 
+use kv::replication::PeerNode;
 use kv::{BucketSettings, Eviction, TimeoutMode};
 use memory::backend::settings::Setting;
 use sessions::Rules;
@@ -46,6 +47,8 @@ pub struct Config {
     pub allocator: AllocatorSection,
     /// `[auth]`.
     pub auth: AuthSection,
+    /// `[replication]`.
+    pub replication: ReplicationSection,
     /// `[tls]`.
     pub tls: TlsSection,
     /// `[log]`.
@@ -226,6 +229,19 @@ pub struct AuthSection {
     /// Whether, without either file, an administrator is among the users in the data directory, or is going to be: then
     /// there is no development user. No key.
     pub has_kept: bool,
+}
+
+/// `[replication]`.
+#[derive(Debug, Clone, Default)]
+pub struct ReplicationSection {
+    /// This node's name; empty: the address of its KV port.
+    pub node: String,
+    /// The other nodes.
+    pub peers: Vec<PeerNode>,
+    /// As whom this node logs in there; empty: the user of `[auth]`.
+    pub user: String,
+    /// The file with that user's password.
+    pub password_file: Option<PathBuf>,
 }
 
 /// `[tls]`.

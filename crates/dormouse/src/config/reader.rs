@@ -131,6 +131,7 @@ pub fn defaults() -> Config {
         limits: keys::LIMITS.defaults(),
         allocator: keys::ALLOCATOR.defaults(),
         auth: keys::AUTH.defaults(),
+        replication: keys::REPLICATION.defaults(),
         tls: keys::TLS.defaults(),
         log: keys::LOG.defaults(),
         testcontainers: false,
@@ -196,6 +197,9 @@ impl Reader {
                     self.section(&source, &keys::ALLOCATOR, &mut config.allocator, value)?;
                 }
                 "auth" => self.section(&source, &keys::AUTH, &mut config.auth, value)?,
+                "replication" => {
+                    self.section(&source, &keys::REPLICATION, &mut config.replication, value)?;
+                }
                 "tls" => self.section(&source, &keys::TLS, &mut config.tls, value)?,
                 "log" => self.section(&source, &keys::LOG, &mut config.log, value)?,
                 unknown => {

@@ -17,6 +17,8 @@ pub const EJECTED: u8 = 4;
 pub(crate) const WATCHED: u8 = 8;
 /// There is a maximum expiry.
 pub(crate) const TTL: u8 = 16;
+/// There were prepares that may have been committed before. It stays.
+pub(crate) const ADOPTED: u8 = 32;
 
 impl Bucket {
     /// Handles what has to come before an operation: runs a flush_all that is due, and checks that the vBucket is

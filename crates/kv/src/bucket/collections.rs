@@ -2,8 +2,10 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
+use serde_json::Value;
+
 use super::{Bucket, attention};
-use crate::collections::{Collections, DEFAULT_ID, Manifest, ManifestError};
+use crate::collections::{Collections, DEFAULT_ID, ForeignChange, Manifest, ManifestError};
 
 impl Bucket {
     /// Returns the scopes and collections.
@@ -23,19 +25,46 @@ impl Bucket {
         &self,
         f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError>,
     ) -> Result<u64, ManifestError> {
-        let keep = |manifest: &Manifest| match self.persistence() {
+        let (uid, drops) = self.collections().change(f, |manifest| self.keep_manifest(manifest))?;
+        self.note_manifest(drops);
+        Ok(uid)
+    }
+
+    /// Makes a change that has led another node to the manifest of this uid.
+    pub(super) fn follow_collections(
+        &self,
+        uid: u64,
+        change: &ForeignChange<'_>,
+    ) -> Result<(), ManifestError> {
+        let drops = self.collections().follow(uid, change, |manifest| self.keep_manifest(manifest))?;
+        self.note_manifest(drops);
+        Ok(())
+    }
+
+    /// Takes the manifest of another node, from the JSON that clients read, unless it is older.
+    pub fn adopt_collections(&self, json: &Value) -> Result<(), ManifestError> {
+        let drops = self.collections().adopt(json, |manifest| self.keep_manifest(manifest))?;
+        self.note_manifest(drops);
+        Ok(())
+    }
+
+    /// Writes a manifest, durably if it is kept.
+    fn keep_manifest(&self, manifest: &Manifest) -> std::io::Result<()> {
+        match self.persistence() {
             _ if self.is_gone() => Err(std::io::ErrorKind::NotFound.into()),
             Some(persistence) => persistence.keep_collections(manifest),
             None => self.keep_collections.as_ref().map_or(Ok(()), |keep| keep(manifest)),
-        };
-        let (uid, drops) = self.collections().change(f, keep)?;
+        }
+    }
+
+    /// Notes that the manifest has changed.
+    fn note_manifest(&self, drops: bool) {
         self.note_limits();
         if drops {
             self.dropped.store(true, SeqCst);
         }
         // It reclaims what is dropped, and tells followers.
         self.doorbell.ring();
-        Ok(uid)
     }
 
     /// Sets the maximum expiry of documents in seconds; 0: none. Documents that are there keep theirs.

@@ -17,19 +17,19 @@ use super::{Arithmetic, Bucket, LONGEST_NUMBER, count_entry, mutate_entry, watch
 use crate::durability_monitor::Verdict;
 use crate::index::Locked;
 use crate::mailbox::{Cookie, Outcome};
-use crate::sync_writes::{Durability, Notices, SeqnoWait, TimeoutMode, Written};
-use crate::topology::{Topology, VbState};
+use crate::sync_writes::{DiskWait, Durability, Notices, TimeoutMode, WaitedFor, Written};
+use crate::topology::VbState;
 use crate::{Entry, Key, KvError, Meter, Mutated, Mutation, Place, ThreadContext, VbId};
 
 /// Timeout of a durable write for which the client names none.
 const TIMEOUT_DEFAULT_MS: u16 = 30_000;
-/// Most requests that wait for seqnos of one vBucket.
-const SEQNO_WAITS_MAX: usize = 4096;
+/// Most requests that wait for the disk, of one vBucket.
+const DISK_WAITS_MAX: usize = 4096;
 
 impl Locked<'_> {
     /// Ends the prepares that can be ended, in seqno order.
     pub(crate) fn end_sync_writes(&mut self, vb_uuid: u64, notices: &mut Notices) {
-        while let Some(sync) = self.sync_writes().filter(|sync| sync.state == VbState::Active)
+        while let Some(sync) = self.sync_writes().filter(|sync| sync.role.state == VbState::Active)
             && let Some((verdict, seqno)) = sync.monitor.verdict()
         {
             let ended = match verdict {
@@ -210,12 +210,16 @@ impl Bucket {
     }
 
     /// Applies `f` to the SyncWrites of a vBucket, ends what can be ended by it, and notifies the sessions that wait.
-    fn tend(&self, cx: &mut ThreadContext, vb: VbId, f: impl FnOnce(&mut Locked<'_>, &mut Notices)) {
-        let vb_uuid = self.vb_uuid(vb);
+    pub(super) fn tend(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        f: impl FnOnce(&mut Locked<'_>, &mut Notices),
+    ) {
         let mut notices = Notices::default();
         let mut locked = self.lock(cx, vb);
         f(&mut locked, &mut notices);
-        locked.end_sync_writes(vb_uuid, &mut notices);
+        locked.end_sync_writes(self.vb_uuid(vb), &mut notices);
         let armed_s = locked.armed_s();
         drop(locked);
         self.expiry_entered(armed_s);
@@ -244,6 +248,11 @@ impl Bucket {
         }
     }
 
+    /// Forgets what a node has acknowledged: it begins to follow, and may have lost what it had.
+    pub fn forget_acknowledgements(&self, vb: VbId, node: &str) {
+        self.with_sync_writes(vb, |sync| sync.monitor.forget_acknowledgements(|name| name == node));
+    }
+
     /// Notes that a node has everything of a vBucket up to these seqnos, in memory and on its disk. This is where
     /// replication reports what replicas have acknowledged.
     pub fn acknowledge(
@@ -268,6 +277,35 @@ impl Bucket {
         seqno: u64,
         cookie: Cookie,
     ) -> Result<bool, KvError> {
+        self.await_disk(cx, vb, cookie, |locked| {
+            if locked.persisted_seqno() >= seqno {
+                Ok(None)
+            } else if locked.is_inactive() {
+                Err(KvError::NotActive)
+            } else {
+                Ok(Some(WaitedFor::Seqno(seqno)))
+            }
+        })
+    }
+
+    /// Returns true if the promise is kept on disk not to accept anything of a lower term than a vBucket's. If not, a
+    /// letter says so, as for [`Bucket::await_persistence`].
+    pub fn await_promise(&self, cx: &mut ThreadContext, vb: VbId, cookie: Cookie) -> Result<bool, KvError> {
+        self.await_disk(cx, vb, cookie, |locked| {
+            let version = locked.sync_writes().map_or(0, |sync| sync.term_version);
+            let is_kept = !locked.is_persistent() || locked.state_persisted() >= version;
+            Ok((!is_kept).then_some(WaitedFor::State(version)))
+        })
+    }
+
+    /// Waits for what `f` returns; there may be nothing to wait for.
+    fn await_disk(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        cookie: Cookie,
+        f: impl FnOnce(&Locked<'_>) -> Result<Option<WaitedFor>, KvError>,
+    ) -> Result<bool, KvError> {
         let deadline_us = cx.fresh_us() + u64::from(TIMEOUT_DEFAULT_MS) * 1000;
         let is_event_driven = cx.hub.timeout_mode() == TimeoutMode::EventDriven;
         let mut notices = Notices::default();
@@ -276,17 +314,12 @@ impl Bucket {
         if self.is_gone() {
             return Err(KvError::BucketGone);
         }
-        if locked.persisted_seqno() >= seqno {
-            return Ok(true);
-        }
+        let Some(until) = f(&locked)? else { return Ok(true) };
         let sync = locked.sync_writes_mut();
-        if sync.state != VbState::Active {
-            return Err(KvError::NotActive);
-        }
-        if sync.seqno_waits.len() >= SEQNO_WAITS_MAX {
+        if sync.disk_waits.len() >= DISK_WAITS_MAX {
             return Err(KvError::NoMemory);
         }
-        sync.seqno_waits.push(SeqnoWait { seqno, deadline_us, cookie });
+        sync.disk_waits.push(DiskWait { until, deadline_us, cookie });
         if is_event_driven {
             notices.arm_us = sync.arm();
         }
@@ -296,114 +329,21 @@ impl Bucket {
         Ok(false)
     }
 
-    /// Notes that this node has everything of a vBucket up to this seqno on its disk.
-    pub(crate) fn persisted(&self, cx: &mut ThreadContext, vb: VbId, seqno: u64) {
+    /// Notes that this node has everything of a vBucket up to this seqno on its disk, and this version of its state.
+    pub(crate) fn persisted(&self, cx: &mut ThreadContext, vb: VbId, seqno: u64, state_version: u64) {
         let (mut may_end, mut notices) = (false, Notices::default());
         self.with_sync_writes(vb, |sync| {
+            // What a copy has on disk, it may acknowledge.
+            let called = sync.link.as_ref().filter(|_| sync.is_copy()).and_then(|link| link.note(vb.0));
+            notices.letters.extend(called.map(|cookie| (cookie, Outcome::Stirred)));
             sync.monitor.persisted(seqno);
-            sync.persisted(seqno, &mut notices);
+            sync.persisted(seqno, state_version, &mut notices);
             may_end = sync.monitor.verdict().is_some();
         });
         self.notify(cx, vb, notices);
         if may_end {
             self.tend(cx, vb, |_, _| {});
         }
-    }
-
-    /// Restores state and chains as last written once the journal has been read, unless they have been set since; then
-    /// tracks the prepares that were found.
-    pub(crate) fn restore_setting(&self, cx: &mut ThreadContext, vb: VbId) {
-        let mut locked = self.lock(cx, vb);
-        if let Some((state, topology)) = locked.durable().setting.take()
-            && locked.sync_writes().is_none()
-        {
-            let sync = locked.sync_writes_mut();
-            sync.monitor.set_topology(&topology);
-            (sync.topology, sync.state) = (topology, state);
-            self.count_inactive(true, state == VbState::Active);
-        }
-        let has_prepares = !locked.all_prepared().is_empty();
-        drop(locked);
-        if has_prepares {
-            self.adopt_prepares(cx, vb);
-        }
-    }
-
-    /// Tracks the prepares found at warm-up: they are committed when the chains allow it, and never time out.
-    pub fn adopt_prepares(&self, cx: &mut ThreadContext, vb: VbId) {
-        self.tend(cx, vb, |locked, _| {
-            for prepared in locked.all_prepared() {
-                let level = match prepared.level {
-                    2 => DurabilityLevel::MajorityAndPersistToActive,
-                    3 => DurabilityLevel::PersistToMajority,
-                    _ => DurabilityLevel::Majority,
-                };
-                locked.sync_writes_mut().monitor.track(prepared.seqno, level, None, None);
-            }
-        });
-    }
-
-    /// Returns the state and chains of a vBucket.
-    pub fn vbucket_setting(&self, cx: &mut ThreadContext, vb: VbId) -> (VbState, Topology) {
-        let locked = self.lock(cx, vb);
-        let sync = locked.sync_writes();
-        sync.map_or_else(Default::default, |sync| (sync.state, sync.topology.clone()))
-    }
-
-    /// Sets the state of a vBucket, and its chains if they are given. Durable writes that another node will end are
-    /// answered "ambiguous".
-    pub fn set_vbucket(&self, cx: &mut ThreadContext, vb: VbId, state: VbState, topology: Option<Topology>) {
-        self.tend(cx, vb, |locked, notices| {
-            locked.note_state();
-            let sync = locked.sync_writes_mut();
-            if let Some(topology) = topology {
-                sync.monitor.set_topology(&topology);
-                sync.topology = topology;
-            }
-            let was_active = std::mem::replace(&mut sync.state, state) == VbState::Active;
-            self.count_inactive(was_active, state == VbState::Active);
-            if state != VbState::Active {
-                sync.abandon(notices);
-            }
-            if state == VbState::Active && locked.is_followed() {
-                locked.tell_changes();
-            }
-            locked.call_followers(None);
-        });
-    }
-
-    /// Deletes a vBucket: its documents are gone, its durable writes are answered "ambiguous", and it is dead. After
-    /// [`KvError::NoMemory`] it is dead, but some of its prepares could not be ended, and its documents are still
-    /// there; the caller must try again.
-    pub fn delete_vbucket(&self, cx: &mut ThreadContext, vb: VbId) -> Result<(), KvError> {
-        self.set_vbucket(cx, vb, VbState::Dead, Some(Topology::default()));
-        let mut ended = Ok(());
-        self.tend(cx, vb, |locked, notices| {
-            // Sessions that came in between are notified, too.
-            locked.sync_writes_mut().abandon(notices);
-            let mut first_left = u64::MAX;
-            for prepared in locked.all_prepared() {
-                if let Err(error) = locked.abort(prepared.seqno) {
-                    (ended, first_left) = (Err(error), prepared.seqno);
-                    break;
-                }
-                notices.aborted += 1;
-            }
-            // A prepare that is left stays tracked: otherwise nothing would ever end it.
-            let monitor = &mut locked.sync_writes_mut().monitor;
-            while monitor.first_seqno().is_some_and(|seqno| seqno < first_left) {
-                monitor.end_first();
-            }
-        });
-        ended?;
-        self.flush_vbucket(cx, vb);
-        Ok(())
-    }
-
-    /// Returns true if a vBucket is active. The caller knows that it exists.
-    #[cold]
-    pub(crate) fn is_active(&self, vb: VbId) -> bool {
-        self.vbucket_state(vb) == VbState::Active
     }
 
     /// Notifies the sessions whose durable writes are overdue.
@@ -447,8 +387,12 @@ impl Bucket {
         for vb in 0..self.vbuckets() {
             self.with_sync_writes(VbId(vb), |sync| {
                 pending += sync.monitor.len();
-                lines.push((format!("vb_{vb}:state"), sync.state.name().to_owned()));
-                lines.push((format!("vb_{vb}:topology"), sync.topology.to_string()));
+                lines.push((format!("vb_{vb}:state"), sync.role.state.name().to_owned()));
+                lines.push((format!("vb_{vb}:topology"), sync.role.topology.to_string()));
+                lines.push((format!("vb_{vb}:term"), sync.role.term.to_string()));
+                if let Some(source) = &sync.role.source {
+                    lines.push((format!("vb_{vb}:source"), source.to_string()));
+                }
                 lines.push((format!("vb_{vb}:num_tracked"), sync.monitor.len().to_string()));
                 lines.push((format!("vb_{vb}:num_overdue"), sync.monitor.overdue().to_string()));
                 for (node, in_memory, persisted) in sync.monitor.nodes().skip(1) {
@@ -461,12 +405,5 @@ impl Bucket {
         for (name, value) in lines {
             emit(&name, format_args!("{value}"));
         }
-    }
-
-    /// Returns the state of a vBucket.
-    pub fn vbucket_state(&self, vb: VbId) -> VbState {
-        let mut state = VbState::Active;
-        self.with_sync_writes(vb, |sync| state = sync.state);
-        state
     }
 }

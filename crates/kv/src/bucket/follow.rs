@@ -24,6 +24,8 @@ use crate::news::News;
 use crate::storage::{DELETED, EXPIRED};
 use crate::{PinnedValue, ThreadContext, Unavailable, VbId, VbState};
 
+/// The highest seqno that there can be.
+pub(super) const SEQNO_MOST: u64 = (1 << 48) - 1;
 /// Bytes of a message without key and value.
 const HEAD_BYTES: usize = 64;
 /// Slices of 64 versions that are read under one hold of the lock.
@@ -64,6 +66,8 @@ pub struct Position {
     pub purged_seqno: u64,
     /// It does not mind having missed deletions.
     pub ignores_purged: bool,
+    /// It follows the active of this term, and nobody else.
+    pub term: Option<u64>,
 }
 
 /// Why a vBucket cannot be followed from a position.
@@ -73,6 +77,8 @@ pub enum Refused {
     RollBack(u64),
     /// The seqnos contradict each other.
     Range,
+    /// The vBucket is active in another term here: in this one.
+    Term(u64),
     /// There is no memory to keep the order.
     NoMemory,
     /// See there.
@@ -92,7 +98,7 @@ pub enum VersionKind {
     Prepare,
     /// A deletion that is to be.
     PrepareDeletion,
-    /// A prepare that came to nothing.
+    /// A prepare that came to nothing: the CAS is the prepare's seqno, or 0 if that is not known.
     Abort,
 }
 
@@ -184,6 +190,10 @@ pub struct Stream {
     news: Arc<News>,
     /// The vBucket's state.
     state: VbState,
+    /// The only term that it follows.
+    term: Option<u64>,
+    /// It goes on when the vBucket is dead.
+    outlives: bool,
     end: u64,
     /// The last version handed out.
     cursor: u64,
@@ -259,6 +269,9 @@ impl Piece {
         };
         let Record { seqno, rev, cas, flags, level, committed, key, value, .. } = *record;
         let expiry = record.expiry.saturating_sub(if is_shadow { SHADOW_AGE_S } else { 0 });
+        // Earlier versions wrote the prepare's CAS.
+        let is_seqno = kind != VersionKind::Abort || cas <= SEQNO_MOST;
+        let cas = if is_seqno { cas } else { 0 };
         let (at, key_len, value_len) = (self.bytes.len(), key.len(), value.len());
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
@@ -332,7 +345,10 @@ impl Bucket {
         if let Some(why) = self.closed(vb) {
             return Err(Refused::Unavailable(why));
         }
-        let (histories, state) = (self.histories(vb), self.vbucket_state(vb));
+        let (histories, (state, term)) = (self.histories(vb), self.standing(vb));
+        if position.term.is_some_and(|wanted| wanted != term) {
+            return Err(Refused::Term(term));
+        }
         // ORDERING: before anything is kept, so that the pager does not overlook it.
         self.following.streams.fetch_add(1, SeqCst);
         if !self.following.is_kept.swap(true, SeqCst) {
@@ -372,6 +388,8 @@ impl Bucket {
                 number,
                 news: Arc::clone(news),
                 state,
+                term: position.term,
+                outlives: false,
                 end: position.end,
                 cursor: position.start,
                 snapshot: None,
@@ -480,19 +498,19 @@ impl Position {
         if start == 0 && self.uuid == 0 {
             return Ok(());
         }
-        // Deletions that it has passed it has seen, or it never had what they deleted.
-        let purged_seqno = forgotten.purged_seqno;
-        let has_missed =
-            snapshot_end < forgotten.kept_from || start < purged_seqno && self.purged_seqno < purged_seqno;
-        if start != 0 && has_missed && !self.ignores_purged {
-            return Err(Refused::RollBack(0));
-        }
         // It has all of the snapshot, or nothing of it.
         if start == snapshot_end {
             snapshot_start = start;
         }
         if start == snapshot_start {
             snapshot_end = start;
+        }
+        // Deletions that it has passed it has seen, or it never had what they deleted.
+        let purged_seqno = forgotten.purged_seqno;
+        let has_missed =
+            snapshot_end < forgotten.kept_from || start < purged_seqno && self.purged_seqno < purged_seqno;
+        if start != 0 && has_missed && !self.ignores_purged {
+            return Err(Refused::RollBack(0));
         }
         let Some(at) = histories.iter().position(|(uuid, _)| *uuid == self.uuid) else {
             return Err(Refused::RollBack(0));
@@ -533,6 +551,16 @@ impl Stream {
         }
     }
 
+    /// Makes it go on when the vBucket is dead: its follower takes over.
+    pub fn outlive(&mut self) {
+        self.outlives = true;
+    }
+
+    /// Returns the only term that it follows, if it follows one.
+    pub fn term(&self) -> Option<u64> {
+        self.term
+    }
+
     /// Returns the last seqno that was handed out.
     pub fn cursor(&self) -> u64 {
         self.cursor
@@ -544,8 +572,9 @@ impl Stream {
         if bucket.is_gone() {
             return Advanced::Lost;
         }
-        let state = bucket.vbucket_state(self.vb);
-        if state != self.state && state != VbState::Active {
+        let (state, term) = bucket.standing(self.vb);
+        let is_of_term = self.term.is_none_or(|wanted| wanted == term && state == VbState::Active);
+        if !self.outlives && (state != self.state && state != VbState::Active || !is_of_term) {
             return Advanced::StateChanged;
         }
         self.state = state;
@@ -707,7 +736,9 @@ impl Stream {
     /// Returns what is to be read from disk, and where to: up to a seqno. News come when it is there.
     pub(crate) fn ask(&mut self, cx: &mut ThreadContext) -> Option<Wanted> {
         let (_, end) = self.snapshot.filter(|_| matches!(self.disk, Disk::Nothing))?;
-        let persisted_seqno = self.bucket.lock(cx, self.vb).persisted_seqno();
+        let locked = self.bucket.lock(cx, self.vb);
+        let (persisted_seqno, base) = (locked.persisted_seqno(), locked.base());
+        drop(locked);
         if end.min(persisted_seqno) <= self.cursor {
             return None;
         }
@@ -716,6 +747,7 @@ impl Stream {
         Some(Wanted {
             bucket: Arc::clone(&self.bucket),
             vb: self.vb,
+            base,
             after: self.cursor,
             end: end.min(persisted_seqno),
             shelf,
@@ -739,6 +771,8 @@ fn tell(events: &mut VecDeque<Told>, before: u64, f: &mut dyn FnMut(Event<'_>)) 
 pub(crate) struct Wanted {
     pub(crate) bucket: Arc<Bucket>,
     pub(crate) vb: VbId,
+    /// What seqnos on disk are above these.
+    pub(crate) base: u64,
     pub(crate) after: u64,
     pub(crate) end: u64,
     pub(crate) shelf: Arc<Shelf>,

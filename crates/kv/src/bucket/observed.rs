@@ -49,7 +49,7 @@ impl Bucket {
         at: Place,
         validates: bool,
     ) -> Result<Option<Vec<(&'static str, String)>>, KvError> {
-        let vb_state = self.vbucket_setting(cx, at.vb).0.name();
+        let vb_state = self.vbucket_state(at.vb).name();
         let found = self.with_entry(cx, key, at, |entry| {
             let is_dirty = entry.document().is_some_and(|it| it.seqno() > entry.persisted_seqno());
             entry.document().map(|document| {
@@ -61,15 +61,15 @@ impl Bucket {
                     ("key_vb_state", vb_state.to_owned()),
                 ];
                 let value = (validates && document.is_resident()).then(|| document.value().into_owned());
-                (statistics, document.seqno(), is_dirty, document.flags(), value)
+                (statistics, entry.on_disk(document.seqno()), is_dirty, document.flags(), value)
             })
         })?;
-        let Some((mut statistics, seqno, is_dirty, flags, value)) = found else { return Ok(None) };
+        let Some((mut statistics, on_disk, is_dirty, flags, value)) = found else { return Ok(None) };
         if validates {
             let valid = match self.persistence() {
                 None => "ram_but_not_disk",
                 Some(_) if is_dirty => "dirty",
-                Some(persistence) => match persistence.stored(at.vb, seqno, key)? {
+                Some(persistence) => match persistence.stored(at.vb, on_disk, key)? {
                     None => "ram_but_not_disk",
                     Some(Stored { flags: stored, .. }) if stored != flags => "flags_mismatch",
                     Some(stored) if value.as_ref().is_some_and(|value| *value != stored.value) => {

@@ -117,6 +117,10 @@ impl Locked<'_> {
         census: &mut Census,
         mut gone: Option<&mut Vec<Evicted>>,
     ) -> Swept {
+        if !self.is_persistent() && self.is_inactive() {
+            // What is evicted is deleted, which is not for a copy to decide.
+            return Swept::default();
+        }
         let mut met = arrayvec::ArrayVec::<(Found, u8), GROUP_ITEMS>::new();
         let next = self.root.walk(hand, |found, rank| met.push((found, rank)));
         for (found, _) in &met {
@@ -187,7 +191,8 @@ impl Locked<'_> {
         let may_go = kind == Kind::Document
             && self.death(item).is_none()
             && self.locked_until(seqno).is_none()
-            && (!self.is_persistent() || self.may_eject(location));
+            && (!self.is_persistent() || self.may_eject(location))
+            && (self.is_persistent() || !self.is_inactive());
         if may_go {
             let present = self.present_at(location);
             let rank = self.root.rank(&present.found);

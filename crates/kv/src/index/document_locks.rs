@@ -13,6 +13,7 @@ use rapidhash::v3::RapidSecrets;
 use super::hashing::hash_stored;
 use super::vbucket::Locked;
 use crate::KvError;
+use crate::VbState;
 
 /// The cells of one cache line.
 const CELLS_LEAST: usize = 4;
@@ -141,7 +142,11 @@ impl Locked<'_> {
     /// Returns true if any document of the vBucket may be locked, or wait for a commit.
     #[inline]
     pub(crate) fn has_holds(&self) -> bool {
-        self.state.rare.as_ref().is_some_and(|rare| !rare.locks.is_empty() || rare.prepares.is_some())
+        self.state.rare.as_ref().is_some_and(|rare| {
+            !rare.locks.is_empty()
+                || rare.prepares.is_some()
+                || rare.sync_writes.as_ref().is_some_and(|sync| sync.role.state != VbState::Active)
+        })
     }
 
     /// Returns until when a document is locked, if it is.

@@ -25,7 +25,8 @@ use super::item::{Header, ItemPtr, Kind, STORED_KEY_MAX, collection_of, inflated
 use super::order::SeqnoOrder;
 use super::replay::Replay;
 use super::vbucket::{Dead, Locked, Present};
-use crate::{Key, KvError, Topology, VbState};
+use crate::sync_writes::Setting;
+use crate::{Key, KvError};
 
 /// How many items ahead the walk prefetches, and how many lines of each.
 const AHEAD_ITEMS: usize = 8;
@@ -55,10 +56,14 @@ pub(crate) struct Durable {
     /// Counts changes of the vBucket's state, which is to be written if the count on disk differs.
     pub(crate) state_version: u64,
     pub(crate) state_persisted: u64,
+    /// What seqnos on disk are above those in memory: raised when the vBucket begins anew with seqno 1. Records up to
+    /// the base are void once that is on disk.
+    pub(crate) base: u64,
+    pub(crate) base_persisted: u64,
     /// History ids, oldest first, each with the seqno it began at; the last is the present one's.
     pub(crate) histories: Vec<(u64, u64)>,
-    /// State and chains as found on disk, until they take effect.
-    pub(crate) setting: Option<(VbState, Topology)>,
+    /// The role as found on disk, until it takes effect.
+    pub(crate) setting: Option<Setting>,
     /// Set while the journal is read.
     pub(super) replay: Option<Box<Replay>>,
 }
@@ -69,6 +74,7 @@ pub(crate) struct OnDisk {
     pub(crate) version: u64,
     pub(crate) flushed_seqno: u64,
     pub(crate) purged_seqno: u64,
+    pub(crate) base: u64,
 }
 
 /// An unflushed item, as the flusher encodes it.
@@ -187,6 +193,16 @@ impl Locked<'_> {
         }
     }
 
+    /// Returns the version of the state, and the one that is on disk.
+    pub(crate) fn state_version(&self) -> u64 {
+        self.durable_if_any().map_or(0, |durable| durable.state_version)
+    }
+
+    /// See [`Locked::state_version`].
+    pub(crate) fn state_persisted(&self) -> u64 {
+        self.durable_if_any().map_or(0, |durable| durable.state_persisted)
+    }
+
     /// Marks the vBucket if there is anything to flush.
     pub(crate) fn mark_if_dirty(&mut self) {
         let durable = self.durable();
@@ -205,6 +221,11 @@ impl Locked<'_> {
     /// Returns the revision of a new document.
     pub(crate) fn first_rev(&self) -> u64 {
         self.durable_if_any().map_or(1, |durable| durable.max_deleted_rev + 1)
+    }
+
+    /// See [`Durable::base`].
+    pub(crate) fn base(&self) -> u64 {
+        self.durable_if_any().map_or(0, |durable| durable.base)
     }
 
     /// Returns the last seqno assigned.
@@ -588,6 +609,7 @@ impl Locked<'_> {
         durable.state_persisted = durable.state_persisted.max(state.version);
         durable.persisted_flushed = durable.persisted_flushed.max(state.flushed_seqno);
         durable.purged_persisted = durable.purged_persisted.max(state.purged_seqno);
+        durable.base_persisted = durable.base_persisted.max(state.base);
         let has_ends = durable.tombstones > 0 || durable.aborts > 0;
         let floor = self.trimmed_to(seqno);
         if has_ends {
@@ -674,23 +696,22 @@ impl Locked<'_> {
         size(present.found.location, &old).saturating_sub(size(location, &header))
     }
 
-    /// Returns seqno, stored key and value length of a live document whose value is not in memory.
+    /// Returns seqno on disk, stored key and value length of a live document whose value is not in memory.
     pub(crate) fn ejected(&self, key: Key<'_>, hash: u64) -> Option<(u64, Vec<u8>, usize)> {
         let present = self.live(key, hash)?;
         let header = self.header(present);
         // SAFETY: the item is in the table and the lock is held.
         let stored_key = || unsafe { present.item.stored_key().to_vec() };
-        (header.kind == Kind::Ejected).then(|| (header.seqno, stored_key(), header.value_len))
+        (header.kind == Kind::Ejected).then(|| (self.base() + header.seqno, stored_key(), header.value_len))
     }
 
-    /// Returns true if the document of this seqno is still there, without its value. One that flush_all has removed
-    /// does not count: it need not be on disk.
-    pub(crate) fn is_ejected(&self, stored_key: &[u8], hash: u64, seqno: u64) -> bool {
-        seqno > self.state.flushed_seqno
-            && self.find_stored(stored_key, hash).is_some_and(|present| {
-                let header = self.header(present);
-                header.kind == Kind::Ejected && header.seqno == seqno
-            })
+    /// Returns true if the document that has this seqno on disk is still there, without its value. One that flush_all
+    /// has removed does not count: it need not be on disk.
+    pub(crate) fn is_ejected(&self, stored_key: &[u8], hash: u64, on_disk: u64) -> bool {
+        self.find_stored(stored_key, hash).is_some_and(|present| {
+            let Header { kind, seqno, .. } = self.header(present);
+            kind == Kind::Ejected && seqno > self.state.flushed_seqno && self.base() + seqno == on_disk
+        })
     }
 
     /// Returns the seqno of what the table has of a key: a document, dead or alive, or a tombstone.
@@ -704,18 +725,18 @@ impl Locked<'_> {
         self.state.flushed_seqno
     }
 
-    /// Gives an ejected item its value back, if it is still the one of this seqno.
+    /// Gives an ejected item its value back, if it is still the one that has this seqno on disk.
     pub(crate) fn put_back(
         &mut self,
         stored_key: &[u8],
         hash: u64,
-        seqno: u64,
+        on_disk: u64,
         datatype: u8,
         value: &[u8],
     ) -> Result<(), KvError> {
         let Some(present) = self.find_stored(stored_key, hash) else { return Ok(()) };
         let old = self.header(present);
-        if old.kind != Kind::Ejected || old.seqno != seqno {
+        if old.kind != Kind::Ejected || self.base() + old.seqno != on_disk {
             return Ok(());
         }
         // It may have been compressed in memory since it was written.

@@ -27,7 +27,7 @@ pub(crate) struct Events {
 
 impl Events {
     /// Adds a change. Returns the seqno of one that is forgotten for it.
-    fn push(&mut self, told: Told) -> Option<u64> {
+    pub(super) fn push(&mut self, told: Told) -> Option<u64> {
         self.list.retain(|older| !told.event.supersedes(&older.event));
         self.list.push(told);
         let is_drop = |told: &Told| matches!(told.event.what, Change::DropCollection | Change::DropScope);

@@ -222,6 +222,19 @@ impl Locked<'_> {
         Ok(())
     }
 
+    /// Notes that everything has changed: whoever follows has to begin again.
+    pub(super) fn lose_followers(&mut self) {
+        let Some(followers) = self.state.rare.as_mut().and_then(|rare| rare.followers.as_mut()) else {
+            return;
+        };
+        (followers.purged_seqno, followers.kept_from) = (0, 0);
+        followers.ends.clear();
+        for one in &mut followers.list {
+            one.is_lost = true;
+            self.memory.calls.extend(one.news.note(self.memory.owner));
+        }
+    }
+
     /// Tells the followers that there is something new, in place of the version with the seqno `old`.
     #[cold]
     pub(crate) fn call_followers(&mut self, old: Option<u64>) {
@@ -331,8 +344,11 @@ impl Locked<'_> {
         }
         if let Some(mut order) = self.state.order.take() {
             order.clear(&self.memory.resources.tenant, self.memory.cache);
-            // From now on what expires or is evicted has no seqno: whoever comes back with this one has missed that.
-            self.state.high_seqno += u64::from(self.state.high_seqno > 0);
+            // From now on what expires or is evicted has no seqno: whoever comes back with this one has missed that. In
+            // a copy nothing does.
+            if !self.is_inactive() {
+                self.state.high_seqno += u64::from(self.state.high_seqno > 0);
+            }
         }
         false
     }
@@ -402,6 +418,10 @@ impl Locked<'_> {
         else {
             return Followed::Lost;
         };
+        if cursor >= end {
+            // Its last item was taken by itself, and may be flushed since.
+            return self.end_snapshot(number);
+        }
         let is_in_order = self.state.order.as_ref().is_some_and(|order| order.floor() <= cursor);
         if !is_in_order && cursor < self.persisted_seqno() {
             return Followed::Flushed;

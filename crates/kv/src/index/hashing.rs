@@ -6,7 +6,7 @@ use crate::Key;
 
 /// Returns the bucket's hash of a stored key (with its collection id); must agree with [`hash`].
 #[inline]
-pub(super) fn hash_stored(stored: &[u8], secrets: &RapidSecrets) -> u64 {
+pub(crate) fn hash_stored(stored: &[u8], secrets: &RapidSecrets) -> u64 {
     match stored.split_first() {
         Some((0, key)) => hash_bytes(key, secrets),
         _ => hash_bytes(stored, secrets),

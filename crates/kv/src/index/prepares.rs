@@ -18,6 +18,9 @@ use super::item::{Header, ItemPtr, Kind, collection_of};
 use super::vbucket::{Locked, NewValue, Present};
 use crate::{Key, KvError};
 
+/// Level of a prepare that a majority must have on disk.
+pub(crate) const PERSIST_TO_MAJORITY: u8 = 3;
+
 /// A prepared write.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prepared {
@@ -49,6 +52,8 @@ impl Hasher for AsItIs {
 pub(super) struct Prepares {
     by_seqno: VecDeque<Prepared>,
     by_key: HashMap<u64, u64, BuildHasherDefault<AsItIs>>,
+    /// Those up to this seqno may have been committed before, and whoever was told so must not see what was before them.
+    adopted_seqno: u64,
 }
 
 impl Prepares {
@@ -93,6 +98,47 @@ impl Locked<'_> {
     pub(crate) fn all_prepared(&self) -> Vec<Prepared> {
         let prepares = self.state.rare.as_ref().and_then(|rare| rare.prepares.as_ref());
         prepares.map(|prepares| prepares.by_seqno.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// Notes that all that is prepared may have been committed before. Returns true if there is any.
+    pub(crate) fn note_adopted(&mut self) -> bool {
+        let high_seqno = self.state.high_seqno;
+        let prepares = self.state.rare.as_mut().and_then(|rare| rare.prepares.as_mut());
+        if let Some(prepares) = prepares {
+            prepares.adopted_seqno = high_seqno;
+            return true;
+        }
+        false
+    }
+
+    /// Returns true if a key waits for a prepare that may have been committed before. A copy shows what it has.
+    #[cold]
+    pub(crate) fn is_adopted(&self, hash: u64) -> bool {
+        let prepares = self.state.rare.as_ref().and_then(|rare| rare.prepares.as_ref());
+        !self.is_inactive()
+            && prepares.is_some_and(|prepares| {
+                prepares.by_key.get(&hash).is_some_and(|seqno| *seqno <= prepares.adopted_seqno)
+            })
+    }
+
+    /// Returns true if the prepared write of this seqno is of this key.
+    pub(crate) fn is_prepared(&self, seqno: u64, stored_key: &[u8]) -> bool {
+        self.prepared(seqno).is_some_and(|prepared| {
+            // SAFETY: a prepared block is live, and the lock is held.
+            unsafe { self.item(prepared.location).stored_key() == stored_key }
+        })
+    }
+
+    /// Returns up to which seqno, at most `most`, all prepares are as durable here as their levels demand, if any of
+    /// those above `told` is.
+    pub(crate) fn acknowledgeable(&self, told: u64, most: u64) -> Option<u64> {
+        let prepares = self.state.rare.as_ref()?.prepares.as_ref()?;
+        let persisted_seqno = if self.is_persistent() { self.persisted_seqno() } else { u64::MAX };
+        let is_lacking = |one: &&Prepared| one.level == PERSIST_TO_MAJORITY && one.seqno > persisted_seqno;
+        let first_lacking = prepares.by_seqno.iter().find(is_lacking).map_or(u64::MAX, |one| one.seqno);
+        let upto = most.min(first_lacking - 1);
+        let first = prepares.by_seqno.partition_point(|one| one.seqno <= told);
+        prepares.by_seqno.get(first).is_some_and(|one| one.seqno <= upto).then_some(upto)
     }
 
     /// Returns the first prepared writes above `after` in seqno order.
@@ -158,7 +204,7 @@ impl Locked<'_> {
         prepares.by_seqno.push_back(prepared);
     }
 
-    fn take_prepared(&mut self, seqno: u64) {
+    pub(super) fn take_prepared(&mut self, seqno: u64) {
         let Some(rare) = &mut self.state.rare else { return };
         let Some(prepares) = &mut rare.prepares else { return };
         if let Some(at) = prepares.position(seqno)
@@ -175,16 +221,21 @@ impl Locked<'_> {
     /// Makes a prepared write the key's current version, under a new seqno; in a collection that has been dropped it is
     /// aborted. [`KvError::NotFound`] if there is no such prepare; after [`KvError::NoMemory`] it stays prepared.
     pub(crate) fn commit(&mut self, prepare_seqno: u64) -> Result<Ended, KvError> {
+        self.commit_as(prepare_seqno, self.state.high_seqno + 1)
+    }
+
+    /// The same under this seqno, which is above all others.
+    pub(crate) fn commit_as(&mut self, prepare_seqno: u64, seqno: u64) -> Result<Ended, KvError> {
+        debug_assert!(seqno > self.state.high_seqno);
         let prepared = self.prepared(prepare_seqno).ok_or(KvError::NotFound)?;
         let item = self.item(prepared.location);
         // SAFETY: a prepared block is live, and the lock is held.
         let (header, stored) = unsafe { (item.header(), item.stored_key()) };
         if self.is_dropped(stored) {
-            return self.abort(prepare_seqno).map(|ended| Ended { is_dropped: true, ..ended });
+            return self.abort_as(prepare_seqno, seqno).map(|ended| Ended { is_dropped: true, ..ended });
         }
         let collection = collection_of(stored);
         let old = self.find_stored(stored, prepared.hash);
-        let seqno = self.state.high_seqno + 1;
         self.reserve_seqno(seqno)?;
         let is_deletion = header.kind == Kind::PrepareDelete;
         let ended = Ended { seqno, cas: header.cas, is_dropped: false };
@@ -238,15 +289,22 @@ impl Locked<'_> {
 
     /// Aborts a prepared write, under a new seqno. [`KvError::NotFound`] if there is no such prepare.
     pub(crate) fn abort(&mut self, prepare_seqno: u64) -> Result<Ended, KvError> {
+        self.abort_as(prepare_seqno, self.state.high_seqno + 1)
+    }
+
+    /// The same under this seqno, which is above all others.
+    pub(crate) fn abort_as(&mut self, prepare_seqno: u64, seqno: u64) -> Result<Ended, KvError> {
+        debug_assert!(seqno > self.state.high_seqno);
         let prepared = self.prepared(prepare_seqno).ok_or(KvError::NotFound)?;
         let item = self.item(prepared.location);
         // SAFETY: a prepared block is live, and the lock is held.
         let header = unsafe { item.header() };
-        let seqno = self.state.high_seqno + 1;
         if self.leaves_ends() {
             self.reserve_seqno(seqno)?;
+            // Nobody asks for the CAS of an abort, but for what it ends.
+            let abort = Header { seqno, kind: Kind::Abort, cas: prepare_seqno, ..header };
             // SAFETY: as above; words and lengths stay as they are.
-            unsafe { item.set_header(&Header { seqno, kind: Kind::Abort, ..header }) }
+            unsafe { item.set_header(&abort) }
             self.renumber(Some(prepare_seqno), seqno, prepared.location);
             self.note_abort();
             self.note_end(seqno);
@@ -260,7 +318,7 @@ impl Locked<'_> {
     }
 
     /// Takes the slot of a prepare that has ended out of the order.
-    fn retire(&mut self, prepare_seqno: u64) {
+    pub(super) fn retire(&mut self, prepare_seqno: u64) {
         let Some(order) = &mut self.state.order else { return };
         order.retire(prepare_seqno, &self.memory.resources.tenant, self.memory.cache);
         if order.is_followed() {

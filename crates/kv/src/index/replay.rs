@@ -1,4 +1,4 @@
-//! A vBucket that is being read from its journal.
+//! A vBucket that is being read from its journal. Until its end all seqnos are those on disk, see [`super::durable::Durable::base`].
 //!
 //! Records come in any order, from several threads, each under the lock; for every key the highest seqno wins.
 //! Tombstones stay in the table until the last run is in, lest an older record bring the key back. A prepare counts if
@@ -6,12 +6,15 @@
 
 use std::collections::HashMap;
 
+use memory::Location;
+
 use super::events::Events;
 use super::item::{Header, Kind, collection_of};
 use super::prepares::Prepared;
 use super::table::Hand;
 use super::vbucket::{Locked, VBucket};
-use crate::{KvError, Topology, VbState};
+use crate::KvError;
+use crate::sync_writes::Setting;
 
 /// What is kept while a vBucket is read.
 #[derive(Default)]
@@ -46,6 +49,7 @@ pub(crate) struct Stored {
 pub(crate) struct StateRecord {
     /// The highest is the newest.
     pub(crate) version: u64,
+    /// The highest seqno, and the one up to which all is flushed, as on disk.
     pub(crate) high_seqno: u64,
     pub(crate) flushed_seqno: u64,
     pub(crate) max_deleted_rev: u64,
@@ -57,8 +61,10 @@ pub(crate) struct StateRecord {
     pub(crate) purged_seqno: u64,
     /// Changes of scopes and collections that have seqnos here.
     pub(crate) events: Events,
-    /// State and chains, if they differ from the default.
-    pub(crate) setting: Option<(VbState, Topology)>,
+    /// See [`super::durable::Durable::base`].
+    pub(crate) base: u64,
+    /// The role, if it differs from the default.
+    pub(crate) setting: Option<Setting>,
 }
 
 impl Replay {
@@ -162,6 +168,7 @@ impl Locked<'_> {
             durable.state_persisted = state.version;
             durable.histories = state.histories;
             durable.setting = state.setting;
+            (durable.base, durable.base_persisted) = (state.base, state.base);
             (durable.purged_seqno, durable.purged_persisted) = (state.purged_seqno, state.purged_seqno);
             if let Some(replay) = &mut durable.replay {
                 replay.prepares = state.prepares;
@@ -181,12 +188,16 @@ impl Locked<'_> {
     /// any other. Returns true if there are flushed items to be reclaimed.
     pub(crate) fn end_replay(&mut self, history: u64, max_cas: u64) -> Result<bool, KvError> {
         self.note_stored_cas(max_cas);
+        let Some(replay) = self.durable().replay.take() else { return Ok(false) };
+        let base = self.durable().base;
+        self.rebase(base);
         let (high_seqno, flushed_seqno) = (self.state.high_seqno, self.state.flushed_seqno);
         let durable = self.durable();
-        let Some(replay) = durable.replay.take() else { return Ok(false) };
         durable.persisted_seqno = high_seqno;
         durable.state_version = durable.state_persisted + u64::from(replay.changed);
-        if durable.histories.last().is_none_or(|(last, _)| *last != history) {
+        // What a copy has is a part of its source's history, however much of it is lost.
+        let is_copy = durable.setting.as_ref().is_some_and(|setting| setting.copied.is_any);
+        if !is_copy && durable.histories.last().is_none_or(|(last, _)| *last != history) {
             durable.histories.push((history, high_seqno));
             durable.state_version += 1;
         }
@@ -199,13 +210,16 @@ impl Locked<'_> {
         }
         let mut ends: Vec<_> = replay.ends.into_iter().collect();
         ends.sort_unstable_by_key(|(_, end)| end.seqno);
-        for (stored_key, end) in ends {
+        for (stored_key, mut end) in ends {
+            let Some(seqno) = end.seqno.checked_sub(base).filter(|seqno| *seqno > 0) else { continue };
+            end.seqno = seqno;
             let hash = super::hashing::hash_stored(&stored_key, &self.memory.resources.secrets);
             let newer = self.find_stored(&stored_key, hash);
             let is_newer = newer.is_some_and(|newer| self.header(newer).seqno > end.seqno);
             let is_over = end.seqno <= flushed_seqno && !replay.prepares.contains(&end.seqno);
             if let Some(stored) = end.prepared.filter(|_| !is_newer && !is_over) {
-                let (location, header) = self.place_stored(&stored_key, stored.header, &stored.value)?;
+                let header = Header { seqno, ..stored.header };
+                let (location, header) = self.place_stored(&stored_key, header, &stored.value)?;
                 self.recount(&header);
                 self.enter(Prepared { seqno: header.seqno, hash, location, level: stored.level });
             }
@@ -213,6 +227,34 @@ impl Locked<'_> {
         // Not earlier: a tombstone may be the end of a prepare.
         self.drop_tombstones();
         Ok(self.state.flushed_seqno > 0 && self.state.table.items > 0)
+    }
+
+    /// Makes the seqnos those that clients see, and removes what is from before the vBucket began anew.
+    fn rebase(&mut self, base: u64) {
+        if base == 0 {
+            return;
+        }
+        self.state.high_seqno = self.state.high_seqno.saturating_sub(base);
+        self.state.flushed_seqno = self.state.flushed_seqno.saturating_sub(base);
+        let (mut hand, mut void) = (Some(Hand::default()), Vec::<Location>::new());
+        while let Some(at) = hand {
+            let this = &*self;
+            hand = this.root.walk(at, |found, _| {
+                let item = this.item(found.location);
+                // SAFETY: the item is in the table and the lock is held; words and lengths stay as they are.
+                unsafe {
+                    let header = item.header();
+                    match header.seqno.checked_sub(base).filter(|seqno| *seqno > 0) {
+                        Some(seqno) => item.set_header(&Header { seqno, ..header }),
+                        None => void.push(found.location),
+                    }
+                }
+            });
+        }
+        for location in void {
+            let present = self.present_at(location);
+            self.remove(present);
+        }
     }
 
     fn note_seqno(&mut self, seqno: u64, cas: u64) {

@@ -58,11 +58,11 @@ pub(super) struct State {
 
 impl State {
     /// Returns when an expiry window is due. None while the journal is read: what has expired may have been replaced by
-    /// a record that is yet to be read, and a tombstone would count as later than that.
+    /// a record that is yet to be read, and a tombstone would count as later than that. None where another node decides.
     pub(super) fn expiry_due_s(&self) -> Option<u32> {
         let rare = self.rare.as_ref()?;
         let is_replayed = rare.durable.as_ref().is_some_and(|durable| durable.replay.is_some());
-        rare.wheel.due_s().filter(|_| !is_replayed)
+        rare.wheel.due_s().filter(|_| !is_replayed && !self.is_inactive())
     }
 }
 
@@ -208,9 +208,14 @@ impl VBucket {
         durable.map(|durable| durable.histories.clone()).unwrap_or_default()
     }
 
-    /// flush_all: removes what is there now. Returns true if there was anything. `calls`: followers to be told.
+    /// flush_all: removes what is there now, unless another node decides that. Returns true if there was anything.
+    /// `calls`: followers to be told.
     pub(crate) fn flush(&self, dirty: Option<&DirtySet>, vb: u16, calls: &mut Vec<Cookie>) -> bool {
         let mut state = self.state.lock();
+        let sync = state.rare.as_ref().and_then(|rare| rare.sync_writes.as_ref());
+        if sync.is_some_and(|sync| sync.is_copy()) {
+            return false;
+        }
         if let Some(durable) = state.rare.as_mut().and_then(|rare| rare.durable.as_mut()) {
             durable.state_version += 1;
             if let Some(replay) = &mut durable.replay {
@@ -306,6 +311,7 @@ impl<'v> Locked<'v> {
     pub(super) fn let_go(&mut self, present: Present, dead: Dead) -> bool {
         match dead {
             Dead::Deleted => false,
+            Dead::Expired if self.is_inactive() => false,
             Dead::Expired if self.leaves_trace(present) => self.delete_expired(present),
             Dead::Expired | Dead::Flushed => {
                 self.remove(present);

@@ -19,8 +19,8 @@ fn figures(used: u64) -> Figures {
 fn the_pagers_steps() {
     let (none, measured, purged) =
         (Done::default(), Done { measured: true, purged: false }, Done { measured: true, purged: true });
-    let (below, above) = (figures(970 * MIB), figures(970 * MIB + 1));
-    let (evict, empty) = (Action::Evict { target: 960 * MIB }, Action::EmptySlabs { target: 960 * MIB });
+    let (below, above) = (figures(966 * MIB), figures(966 * MIB + 1));
+    let (evict, empty) = (Action::Evict { target: 956 * MIB }, Action::EmptySlabs { target: 956 * MIB });
     for (what, figures, done, action) in [
         ("within the watermarks", below, none, Action::Rest),
         ("figures out of date", Figures { wants_measure: true, ..below }, none, Action::Measure),
@@ -59,7 +59,7 @@ fn watermarks_are_in_order_and_lower_for_a_persistent_bucket() {
 
 #[test]
 fn new_data_is_granted_waits_for_room_or_is_refused() {
-    let refuse = 979 * MIB;
+    let refuse = 975 * MIB;
     let full = figures(refuse);
     for (what, figures, bytes, admission) in [
         ("up to the mark", figures(refuse - 10), 10, Admission::Granted),
@@ -73,8 +73,8 @@ fn new_data_is_granted_waits_for_room_or_is_refused() {
 
 #[test]
 fn evicting_that_leaves_sparse_slabs_is_not_repeated() {
-    let before = 980 * MIB;
-    for (used, waste, ends) in [(979, 31, true), (971, 31, true), (970, 31, false), (979, 30, false)] {
+    let before = 976 * MIB;
+    for (used, waste, ends) in [(975, 31, true), (967, 31, true), (966, 31, false), (975, 30, false)] {
         let after = Figures { waste: waste * MIB, ..figures(used * MIB) };
         assert_eq!(left_sparse_slabs(before, &after), ends, "{used} used, {waste} wasted");
     }

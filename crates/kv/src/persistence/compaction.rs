@@ -108,8 +108,11 @@ fn step(
     };
     let step = journal.compact_step(buffer, STEP_BYTES, &mut judge, aim, purge_before_s)?;
     // They may go the next time, once the state on disk says so.
-    for (vb, seqno) in journal.take_old_kept() {
-        bucket.lock(cx, VbId(vb)).purge(seqno, purge_before_s);
+    for (vb, on_disk) in journal.take_old_kept() {
+        let mut locked = bucket.lock(cx, VbId(vb));
+        if let Some(seqno) = on_disk.checked_sub(locked.base()) {
+            locked.purge(seqno, purge_before_s);
+        }
     }
     cx.end_batch();
     Ok(match step {
@@ -164,6 +167,12 @@ fn verdict(locked: &mut Locked<'_>, record: &Record<'_>, purge_before_s: u32) ->
     if record.kind != Kind::State && locked.is_dropped(record.key) {
         return Verdict::Dead;
     }
+    let (base, is_base_on_disk) = (locked.base(), locked.durable().base == locked.durable().base_persisted);
+    let Some(seqno) = record.seqno.checked_sub(base).filter(|seqno| *seqno > 0 || record.kind == Kind::State)
+    else {
+        return if is_base_on_disk { Verdict::Dead } else { Verdict::Live };
+    };
+    let record = &Record { seqno, ..*record };
     let flushed_seqno = locked.flushed_seqno();
     let current = locked.current_seqno(record.key);
     let pending = record.kind == Kind::Prepare || record.kind == Kind::PrepareDelete;

@@ -79,7 +79,7 @@ impl Fetcher {
         let persistence = bucket.persistence().ok_or(KvError::BucketGone)?;
         let shard = persistence.shard_of(fetch.vb).ok_or(KvError::BucketGone)?;
         let is_ejected = |cx: &mut NodeContext| {
-            bucket.lock(cx, fetch.vb).is_ejected(&fetch.stored_key, fetch.hash, fetch.seqno)
+            bucket.lock(cx, fetch.vb).is_ejected(&fetch.stored_key, fetch.hash, fetch.on_disk)
         };
         // Asked for just when a read of it was over, or overwritten since: that is fine as well.
         if !is_ejected(cx) {
@@ -87,12 +87,12 @@ impl Fetcher {
         }
         bucket.admit(cx, fetch.value_len)?;
         let counters = &persistence.counters;
-        let is_there = match shard.reader.read(fetch.vb.0, fetch.seqno, &mut self.buffer) {
+        let is_there = match shard.reader.read(fetch.vb.0, fetch.on_disk, &mut self.buffer) {
             Ok(Some(record)) if record.key == fetch.stored_key.as_slice() => {
                 let (datatype, value) = (persistence.datatype(record.datatype), record.value);
                 check_value(datatype, value)?;
                 let mut locked = bucket.lock(cx, fetch.vb);
-                locked.put_back(record.key, fetch.hash, fetch.seqno, datatype, value)?;
+                locked.put_back(record.key, fetch.hash, fetch.on_disk, datatype, value)?;
                 drop(locked);
                 counters.fetched.fetch_add(1, Relaxed);
                 return Ok(());
@@ -119,9 +119,9 @@ pub fn fetch(
     at: Place,
     done: FetchDone,
 ) -> Option<usize> {
-    let (seqno, stored_key, value_len) = bucket.lock(cx, at.vb).ejected(key, at.hash)?;
+    let (on_disk, stored_key, value_len) = bucket.lock(cx, at.vb).ejected(key, at.hash)?;
     let (vb, hash) = (at.vb, at.hash);
-    let fetch = Fetch { bucket: Arc::clone(bucket), vb, hash, seqno, stored_key, value_len };
+    let fetch = Fetch { bucket: Arc::clone(bucket), vb, hash, on_disk, stored_key, value_len };
     let queue = cx.node.fetch_queue(usize::from(vb.0) % FETCHERS);
     let mut asked = queue.asked.lock();
     let waiters = asked.waiters.entry(fetch.wanted()).or_default();

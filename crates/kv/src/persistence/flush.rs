@@ -33,6 +33,8 @@ const REST_MAX_MS: u64 = 5000;
 struct Walk {
     vb: u16,
     seqno: u64,
+    /// As of the end of the walk.
+    base: u64,
     state: OnDisk,
 }
 
@@ -141,9 +143,14 @@ fn walk(
     batch.begin(vb);
     let (history, now_s) = (bucket.vb_uuid(VbId(vb)), cx.now.unix_s);
     let (mut after, mut slices, mut walked_items) = (0, 1, 0u64);
-    let mut expected_items = None;
+    let (mut expected_items, mut base) = (None, None);
     loop {
         let mut locked = bucket.lock(cx, VbId(vb));
+        if base.replace(locked.base()).is_some_and(|before| before != locked.base()) {
+            // It has begun anew.
+            after = 0;
+        }
+        let base = locked.base();
         after = after.max(locked.persisted_seqno());
         let expected = *expected_items.get_or_insert_with(|| u64::from(locked.unflushed()));
         if walked_items > expected && taken.bytes > BATCH_BYTES {
@@ -151,13 +158,13 @@ fn walk(
             let end = locked.end_of_walk(vb, history);
             drop(locked);
             for item in rest {
-                push(batch, taken, &record_of(&item.as_dirty(), now_s))?;
+                push(batch, taken, &record_of(&item.as_dirty(), base, now_s))?;
             }
             return end.write(batch, taken);
         }
         let (mut items, mut bytes, mut refused_bytes) = (0, 0, 0);
         let walked = locked.walk_dirty(&mut after, slices, |item| {
-            let record = record_of(item, now_s);
+            let record = record_of(item, base, now_s);
             let record_bytes = record.encoded_bytes();
             if !batch.fits(record_bytes) {
                 refused_bytes = record_bytes;
@@ -190,9 +197,11 @@ fn walk(
                     continue;
                 }
                 // Written from where its value lies. The lock must not be held as long as the item.
-                let item = bucket.lock(cx, VbId(vb)).next_dirty(after);
+                let mut locked = bucket.lock(cx, VbId(vb));
+                let item = if locked.base() == base { locked.next_dirty(after) } else { None };
+                drop(locked);
                 if let Some(item) = item {
-                    push(batch, taken, &record_of(&item.as_dirty(), now_s))?;
+                    push(batch, taken, &record_of(&item.as_dirty(), base, now_s))?;
                     after = item.header.seqno;
                     walked_items += 1;
                 }
@@ -232,7 +241,7 @@ impl End {
     /// Writes the state if it has changed; then the walk is part of the batch.
     fn write(self, batch: &mut Batch<'_, JournalDisk>, taken: &mut Taken) -> Result<(), WriteError> {
         if let Some(state) = &self.state {
-            push(batch, taken, &state_record(self.walk.seqno, state))?;
+            push(batch, taken, &state_record(self.walk.base + self.walk.seqno, state))?;
         }
         taken.max_cas = taken.max_cas.max(self.max_cas);
         taken.walks.push(self.walk);
@@ -243,19 +252,23 @@ impl End {
 fn complete(bucket: &Bucket, cx: &mut ThreadContext, walks: &[Walk]) {
     for walk in walks {
         let mut locked = bucket.lock(cx, VbId(walk.vb));
+        if locked.base() != walk.base {
+            // What was written is void: it has begun anew meanwhile, and is marked.
+            continue;
+        }
         if locked.complete(walk.seqno, walk.state) {
             locked.mark_dirty();
         }
         if locked.sync_writes().is_some() {
             drop(locked);
-            bucket.persisted(cx, VbId(walk.vb), walk.seqno);
+            bucket.persisted(cx, VbId(walk.vb), walk.seqno, walk.state.version);
         }
     }
     cx.end_batch();
 }
 
 #[inline]
-fn record_of<'a>(item: &Dirty<'a>, now_s: u32) -> Record<'a> {
+fn record_of<'a>(item: &Dirty<'a>, base: u64, now_s: u32) -> Record<'a> {
     let Header { kind, seqno, cas, rev, expiry, flags, datatype, committed, .. } = *item.header;
     Record {
         kind: match kind {
@@ -265,7 +278,7 @@ fn record_of<'a>(item: &Dirty<'a>, now_s: u32) -> Record<'a> {
             Kind::PrepareDelete => RecordKind::PrepareDelete,
             Kind::Abort => RecordKind::Abort,
         },
-        seqno,
+        seqno: base + seqno,
         cas,
         rev,
         // An abort has no room for its time in memory.
@@ -309,10 +322,11 @@ impl crate::index::Locked<'_> {
         let state = self.state_record(seqno, history);
         let on_disk = state.as_ref().map(|state| OnDisk {
             version: state.version,
-            flushed_seqno: state.flushed_seqno,
+            flushed_seqno: state.flushed_seqno - state.base,
             purged_seqno: state.purged_seqno,
+            base: state.base,
         });
-        let walk = Walk { vb, seqno, state: on_disk.unwrap_or_default() };
+        let walk = Walk { vb, seqno, base: self.base(), state: on_disk.unwrap_or_default() };
         End { walk, max_cas: self.max_cas(), state: state.as_ref().map(encode_state) }
     }
 
@@ -326,7 +340,6 @@ impl crate::index::Locked<'_> {
         let mut prepares: Vec<u64> = self.all_prepared().iter().map(|prepared| prepared.seqno).collect();
         prepares.retain(|prepare_seqno| *prepare_seqno <= flushed_seqno);
         let setting = self.sync_writes().map(SyncWrites::setting);
-        let setting = setting.map(|(state, topology)| (state, topology.clone()));
         let events = self.events();
         let durable = self.durable();
         if durable.histories.is_empty() {
@@ -334,13 +347,14 @@ impl crate::index::Locked<'_> {
         }
         Some(StateRecord {
             version: durable.state_version,
-            high_seqno: seqno,
-            flushed_seqno,
+            high_seqno: durable.base + seqno,
+            flushed_seqno: durable.base + flushed_seqno,
             max_deleted_rev: durable.max_deleted_rev,
             histories: durable.histories.clone(),
             prepares,
             purged_seqno: durable.purged_seqno,
             events,
+            base: durable.base,
             setting,
         })
     }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use journal::log::Record;
+
 use crate::follow::{Piece, Stream, Wanted};
 use crate::{NodeContext, Now, Outcome};
 
@@ -48,19 +50,29 @@ impl PieceReader {
     }
 
     fn read(&mut self, cx: &mut NodeContext, wanted: &Wanted) -> Option<Piece> {
-        let Wanted { bucket, vb, after, end, .. } = wanted;
+        let Wanted { bucket, vb, base, after, end, .. } = wanted;
         let persistence = bucket.persistence()?;
         let shard = persistence.shard_of(*vb)?;
         let mut piece = Piece::default();
-        let read =
-            shard.reader.read_in_order(vb.0, *after, *end, PIECE_BYTES, &mut self.runs, &mut |record| {
-                if bucket.lock(cx, *vb).is_current(record) {
+        let read = shard.reader.read_in_order(
+            vb.0,
+            base + after,
+            base + end,
+            PIECE_BYTES,
+            &mut self.runs,
+            &mut |record| {
+                let record = &Record { seqno: record.seqno.saturating_sub(*base), ..*record };
+                let locked = bucket.lock(cx, *vb);
+                // A vBucket that has begun anew has lost its streams.
+                if locked.base() == *base && locked.is_current(record) {
+                    drop(locked);
                     piece.push(record, persistence.datatype(record.datatype));
                 }
-            });
+            },
+        );
         match read {
             Ok(reached) => {
-                piece.set_reached(reached);
+                piece.set_reached(reached.saturating_sub(*base));
                 Some(piece)
             }
             Err(error) => {

@@ -210,11 +210,11 @@ impl Persistence {
         }
     }
 
-    /// Returns the document of this key as written with this seqno, with its value inflated, if it is still on disk.
-    pub(crate) fn stored(&self, vb: VbId, seqno: u64, key: Key<'_>) -> Result<Option<Stored>, KvError> {
+    /// Returns the document of this key that has this seqno on disk, with its value inflated, if it is still on disk.
+    pub(crate) fn stored(&self, vb: VbId, on_disk: u64, key: Key<'_>) -> Result<Option<Stored>, KvError> {
         let shard = self.shard_of(vb).ok_or(KvError::BucketGone)?;
         let mut buffer = Vec::new();
-        let record = shard.reader.read(vb.0, seqno, &mut buffer).map_err(|_| KvError::ReadFailed)?;
+        let record = shard.reader.read(vb.0, on_disk, &mut buffer).map_err(|_| KvError::ReadFailed)?;
         // In the journal a key begins with its collection's id.
         let is_it = |stored: &[u8]| collection_id::split(stored) == Some((key.collection, key.bytes));
         let Some(record) = record.filter(|record| is_it(record.key)) else { return Ok(None) };

@@ -1,10 +1,10 @@
 //! A vBucket's state as the value of a `State` record.
 //!
 //! ```text
-//!   0  1   format, 2; 1 has no seqnos of purges and changes
+//!   0  1   format, 3; 1 has no seqnos of purges and changes, 2 no base, and of the role only state and chains
 //!   1  8   version: the highest of several is the newest
-//!   9  8   highest seqno
-//!  17  8   up to this seqno everything was flushed by flush_all
+//!   9  8   highest seqno on disk
+//!  17  8   up to this seqno on disk everything was flushed by flush_all
 //!  25  8   highest revision of a deleted document
 //!  33  2   histories
 //!  35      per history: id 8, seqno it began at 8; oldest first
@@ -12,16 +12,25 @@
 //!          8 up to this seqno deletions may be forgotten
 //!          8 uid of the manifest whose changes all have seqnos, 4 the number of changes, and of each: 8 seqno,
 //!          8 uid, 1 what has changed, 4 scope, 4 collection
-//!          1 state: 0 the default, else 1 to 4 as SET_VBUCKET counts them; the rest is its chains, as JSON
+//!          8 base: what the seqnos on disk are above those that clients see
+//!          1 state: 0 the default, else 1 to 4 as SET_VBUCKET counts them, and then: 8 term, 1 bits: 1 takes over,
+//!          2 copied; 8 and 8 the snapshot that was copied last, 2 length of the source's name, the name; the rest is
+//!          its chains, as JSON
 //! ```
+//! A vBucket that is emptied and refilled from its active begins anew with seqno 1. On disk its seqnos go on: what is
+//! there up to the base is void, as after a flush_all.
 
 use crate::collections::{Change, SystemEvent};
 use crate::index::{StateRecord, Told};
-use crate::{Topology, VbState};
+use crate::sync_writes::{Copied, Setting};
+use crate::{Role, Topology, VbState};
 
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 /// Without purges and changes.
-const FORMAT_OLD: u8 = 1;
+const FORMAT_FIRST: u8 = 1;
+/// Bits of a role.
+const TAKES_OVER: u8 = 1;
+const COPIED: u8 = 2;
 
 /// Most histories that are remembered.
 const HISTORIES_MAX: usize = 20;
@@ -52,11 +61,20 @@ pub(crate) fn encode(state: &StateRecord) -> Vec<u8> {
         bytes.extend_from_slice(&event.scope.to_le_bytes());
         bytes.extend_from_slice(&event.collection.to_le_bytes());
     }
+    bytes.extend_from_slice(&state.base.to_le_bytes());
     match &state.setting {
         None => bytes.push(0),
-        Some((state, topology)) => {
-            bytes.push(state.number() as u8);
-            bytes.extend_from_slice(topology.to_string().as_bytes());
+        Some(Setting { role, copied }) => {
+            bytes.push(role.state.number() as u8);
+            bytes.extend_from_slice(&role.term.to_le_bytes());
+            let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+            bytes.push(bit(role.takes_over, TAKES_OVER) | bit(copied.is_any, COPIED));
+            bytes.extend_from_slice(&copied.snapshot.0.to_le_bytes());
+            bytes.extend_from_slice(&copied.snapshot.1.to_le_bytes());
+            let source = role.source.as_deref().unwrap_or_default();
+            bytes.extend_from_slice(&(source.len() as u16).to_le_bytes());
+            bytes.extend_from_slice(source.as_bytes());
+            bytes.extend_from_slice(role.topology.to_string().as_bytes());
         }
     }
     bytes
@@ -66,7 +84,7 @@ pub(crate) fn encode(state: &StateRecord) -> Vec<u8> {
 pub(crate) fn decode(mut bytes: &[u8]) -> Option<StateRecord> {
     let bytes = &mut bytes;
     let [format] = take(bytes)?;
-    if !matches!(format, FORMAT | FORMAT_OLD) {
+    if !(FORMAT_FIRST..=FORMAT).contains(&format) {
         return None;
     }
     let mut state = StateRecord {
@@ -82,19 +100,43 @@ pub(crate) fn decode(mut bytes: &[u8]) -> Option<StateRecord> {
     for _ in 0..u32::from_le_bytes(take(bytes)?) {
         state.prepares.push(number(bytes)?);
     }
-    if format == FORMAT {
+    if format > FORMAT_FIRST {
         state.purged_seqno = number(bytes)?;
         state.events.uid = number(bytes)?;
         for _ in 0..u32::from_le_bytes(take(bytes)?) {
             state.events.list.push(told(bytes)?);
         }
     }
-    let [setting] = take(bytes)?;
-    if setting != 0 {
-        let topology = Topology::from_json(&serde_json::from_slice(bytes).ok()?).ok()?;
-        state.setting = Some((VbState::from_number(u32::from(setting))?, topology));
+    if format == FORMAT {
+        state.base = number(bytes)?;
+    }
+    let [of_role] = take(bytes)?;
+    if of_role != 0 {
+        let mut setting = Setting::default();
+        setting.role.state = VbState::from_number(u32::from(of_role))?;
+        if format == FORMAT {
+            read_role(bytes, &mut setting)?;
+        }
+        setting.role.topology = Topology::from_json(&serde_json::from_slice(bytes).ok()?).ok()?;
+        state.setting = Some(setting);
     }
     Some(state)
+}
+
+/// Reads of a role what is between its state and its chains.
+fn read_role(bytes: &mut &[u8], setting: &mut Setting) -> Option<()> {
+    let Setting { role: Role { term, source, takes_over, .. }, copied: Copied { is_any, snapshot } } =
+        setting;
+    *term = number(bytes)?;
+    let [bits] = take(bytes)?;
+    (*takes_over, *is_any) = (bits & TAKES_OVER != 0, bits & COPIED != 0);
+    *snapshot = (number(bytes)?, number(bytes)?);
+    let length = u16::from_le_bytes(take(bytes)?);
+    let (name, rest) = bytes.split_at_checked(length.into())?;
+    *bytes = rest;
+    let name = std::str::from_utf8(name).ok()?;
+    *source = (!name.is_empty()).then(|| name.into());
+    Some(())
 }
 
 fn told(bytes: &mut &[u8]) -> Option<Told> {
@@ -131,18 +173,38 @@ mod tests {
             prepares: vec![3, 4],
             purged_seqno: 6,
             events: Events { uid: 3, list: vec![Told { seqno: 8, event }] },
-            setting: Some((VbState::Replica, Topology::default())),
+            base: 99,
+            setting: Some(Setting {
+                role: Role {
+                    state: VbState::Pending,
+                    term: 8,
+                    source: Some("n1".into()),
+                    takes_over: true,
+                    ..Role::default()
+                },
+                copied: Copied { is_any: true, snapshot: (4, 9) },
+            }),
         };
         let bytes = encode(&state);
         assert_eq!(decode(&bytes), Some(state.clone()));
-        let old = StateRecord { purged_seqno: 0, events: Events::default(), ..state };
+        for cut in 0..bytes.len() {
+            assert_eq!(decode(&bytes[..cut]), None, "{cut}");
+        }
+        // Earlier formats knew state and chains only.
+        let role = Role { state: VbState::Replica, ..Role::default() };
+        let setting = Some(Setting { role, copied: Copied::default() });
+        let old = StateRecord { base: 0, setting, ..state };
         let mut bytes = encode(&old);
+        let before_role = bytes.len() - "null".len() - 1 - 27;
+        bytes.drain(before_role + 1..before_role + 1 + 27);
+        bytes.drain(before_role - 8..before_role);
+        bytes[0] = 2;
+        assert_eq!(decode(&bytes), Some(old.clone()));
+        let oldest = StateRecord { purged_seqno: 0, events: Events::default(), ..old };
         // Behind two histories and two prepares.
         let at = 35 + 2 * 16 + 4 + 2 * 8;
-        bytes.drain(at..at + 20);
-        bytes[0] = FORMAT_OLD;
-        assert_eq!(decode(&bytes), Some(old));
-        assert_eq!(decode(&bytes[..20]), None);
-        assert_eq!(decode(&[]), None);
+        bytes.drain(at..at + 20 + 25);
+        bytes[0] = FORMAT_FIRST;
+        assert_eq!(decode(&bytes), Some(oldest));
     }
 }

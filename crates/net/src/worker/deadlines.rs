@@ -34,10 +34,11 @@ impl Worker {
         }
     }
 
-    /// Sends a follower a NOOP, or closes its connection if it has not answered the last one.
-    fn send_noop(&mut self, id: u32, now_ms: u64) {
+    /// Sends a follower a NOOP, or closes its connection if it has not answered the last one. One that copies does what
+    /// is due.
+    fn send_noop(&mut self, id: u32) {
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
-        if !connection.session.send_noop(now_ms, &mut self.out) {
+        if !connection.session.send_noop(&mut self.cx, &mut self.out) {
             tracing::info!(connection = id, "dropped a follower that does not answer");
             return self.close_because(id, "error");
         }
@@ -59,7 +60,7 @@ impl Worker {
             connection.alarm_ms = None;
             connection.look_for_unfinished(now_ms);
             match connection.deadline(&self.limits) {
-                Some((at_ms, Overdue::Noop)) if at_ms <= now_ms => self.send_noop(id, now_ms),
+                Some((at_ms, Overdue::Noop)) if at_ms <= now_ms => self.send_noop(id),
                 Some((at_ms, why)) if at_ms <= now_ms => {
                     tracing::debug!(connection = id, ?why, "closed a connection that missed its deadline");
                     let reason = if why == Overdue::Idle { "idle_timeout" } else { "error" };

@@ -212,7 +212,8 @@ pub(super) fn stream(
     };
     let state = bucket.vbucket_state(vb);
     let is_active = state == VbState::Active;
-    if state == VbState::Dead || !is_active && wanted.has(stream_request::flags::ACTIVE_ONLY) {
+    let of_active = wanted.has(stream_request::flags::ACTIVE_ONLY) || wanted.term.is_some();
+    if state == VbState::Dead || !is_active && of_active {
         return super::handshake::not_my_vbucket(peer, answer, cx, out);
     }
     if let Err(Refusal(status, why)) = check_filter(peer, &bucket, &wanted.filter) {
@@ -233,12 +234,26 @@ pub(super) fn stream(
     if producer.has_stream(&place) {
         return answer.error(Status::KEY_EEXISTS, "There is such a stream already", out);
     }
-    if wanted.has(stream_request::flags::TAKEOVER) {
-        return answer.error(Status::NOT_SUPPORTED, "A vBucket is not taken over this way", out);
+    let takes_over = wanted.has(stream_request::flags::TAKEOVER);
+    // Without a term nobody would know later who is the active.
+    if takes_over && (wanted.term.is_none() || !peer.may_everywhere(Rights::BUCKET)) {
+        let why = "Only a replica that names its term, and whose user may change the bucket, takes over";
+        return answer.error(Status::NOT_SUPPORTED, why, out);
     }
     let position = position(&bucket, vb, &wanted);
-    match producer.begin(&bucket, place, &position, wanted.filter, cx) {
-        Ok(()) => answer.value(0, &[], &failover_log(&bucket, vb), out),
+    let Some(producer) = peer.couchbase.producer.as_deref_mut() else { return };
+    match producer.begin(&bucket, place, &position, wanted.filter, takes_over, cx) {
+        Ok(()) => {
+            if producer.wanted.has_sync_writes && wanted.term.is_some() {
+                bucket.forget_acknowledgements(vb, &producer.wanted.consumer);
+            }
+            answer.value(0, &[], &failover_log(&bucket, vb), out);
+        }
+        Err(Refused::Term(term)) => {
+            let context = format!("The term of vBucket {} is {term}", vb.0);
+            let json = serde_json::json!({ "error": { "context": context }, "term": term });
+            answer.json(Status::ERANGE, &json.to_string(), out);
+        }
         Err(Refused::RollBack(seqno)) => {
             answer.status_value(Status::ROLLBACK, &seqno.to_be_bytes(), out);
         }
@@ -266,6 +281,7 @@ fn position(bucket: &Bucket, vb: VbId, wanted: &StreamRequest) -> Position {
         uuid: wanted.uuid,
         snapshot: (wanted.snapshot_start, wanted.snapshot_end),
         purged_seqno: wanted.purge_seqno,
+        term: wanted.term,
         ignores_purged: wanted.has(stream_request::flags::IGNORE_PURGED_TOMBSTONES),
     };
     if wanted.has(stream_request::flags::FROM_LATEST) {
@@ -381,10 +397,12 @@ pub(super) fn acknowledge_seqno(
         return answer.error(Status::EINVAL, "The extras must be a seqno, 8 bytes", out);
     };
     let (vb, seqno) = (VbId(request.header.vbucket), u64::from_be_bytes(seqno));
-    if producer.streams_of(vb.0) == 0 {
+    let Some(bucket) = super::selected(peer, answer, out) else { return };
+    let Some(producer) = peer.couchbase.producer.as_deref() else { return };
+    let (_, term) = bucket.standing(vb);
+    if !producer.has_stream_of_term(vb.0, term) {
         return answer.error(Status::KEY_ENOENT, "There is no such stream", out);
     }
-    let Some(bucket) = super::selected(peer, answer, out) else { return };
     // Durable writes are answered on its word.
     if !peer.may_everywhere(Rights::BUCKET) {
         return super::denied(answer, out);

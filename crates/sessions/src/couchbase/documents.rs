@@ -66,8 +66,10 @@ impl Operation<'_> {
         out: &mut Output,
     ) -> Result<Executed, KvError> {
         match self.request.header.opcode {
-            Opcode::GET | Opcode::GETQ | Opcode::GETK | Opcode::GETKQ => self.get(cx, out),
-            Opcode::GET_EX => self.get_whole(cx, out),
+            Opcode::GET | Opcode::GETQ | Opcode::GETK | Opcode::GETKQ | Opcode::GET_REPLICA => {
+                self.get(cx, out)
+            }
+            Opcode::GET_EX | Opcode::GET_EX_REPLICA => self.get_whole(cx, out),
             Opcode::SET | Opcode::SETQ => self.store(StoreKind::Set, body, cx, out),
             Opcode::ADD | Opcode::ADDQ => self.store(StoreKind::Add, body, cx, out),
             Opcode::REPLACE | Opcode::REPLACEQ => self.store(StoreKind::Replace, body, cx, out),
@@ -418,6 +420,7 @@ pub(super) fn refuse(answer: &Answer, error: KvError, out: &mut Output) {
         KvError::Damaged => answer.error(Status::EINTERNAL, "The vBucket's journal is damaged", out),
         KvError::NoSpace => answer.error(Status::ETMPFAIL, "The disk is full", out),
         KvError::SyncWriteInProgress => answer.status(Status::SYNC_WRITE_IN_PROGRESS, out),
+        KvError::ReCommit => answer.status(Status::SYNC_WRITE_RE_COMMIT_IN_PROGRESS, out),
         KvError::DurabilityImpossible => {
             answer.error(Status::DURABILITY_IMPOSSIBLE, "The vBucket's chains have too few nodes", out);
         }

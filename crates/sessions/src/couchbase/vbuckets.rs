@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use kv::users::roles::Rights;
-use kv::{Bucket, NodeContext, Topology, VbId, VbState};
+use kv::{Bucket, NodeContext, RoleChange, RoleError, VbId, VbState};
 use wire::binary::{Opcode, Request, Status};
 
+use super::super::waits::Touch;
 use super::super::{Output, Peer};
-use super::answer::Answer;
+use super::answer::{Answer, Pending};
+use super::documents::Waiting;
 
 /// The vBucket that a request names; `None` if an error has been answered.
 fn target(
@@ -31,8 +33,9 @@ fn target(
     Some((bucket, vb))
 }
 
-/// SET_VBUCKET: the extras are the state, 1 or 4 bytes; the value, if there is one, is `{"topology":[[...],[...]]}`.
-/// Without a value, or without that member, the chains stay as they are; `null` means this node alone.
+/// SET_VBUCKET: the extras are the state, 1 or 4 bytes; the value, if there is one, is
+/// `{"topology":[[...],[...]],"source":"node","term":1,"takeover":true}`. What is not named stays as it is. The topology
+/// `null` means this node alone. A term is answered once the promise to accept nothing lower is on disk.
 pub(super) fn set(
     peer: &mut Peer,
     answer: &Answer,
@@ -50,30 +53,40 @@ pub(super) fn set(
         let context = "The extras must be the state, 1 to 4, in 1 or 4 bytes; there must be no key";
         return answer.error(Status::EINVAL, context, out);
     };
-    let topology = match topology(body) {
-        Ok(topology) => topology,
+    let change = match change(body) {
+        Ok(change) => RoleChange { state: Some(state), ..change },
         Err(context) => return answer.error(Status::EINVAL, &context, out),
     };
     let Some((bucket, vb)) = target(peer, answer, request, cx, out) else { return };
     if !peer.may_everywhere(Rights::BUCKET) {
         return super::denied(answer, out);
     }
-    bucket.set_vbucket(cx, vb, state, topology);
-    answer.success(out);
+    let has_term = change.term.is_some();
+    match bucket.set_role(cx, vb, change) {
+        Ok(()) => cx.node.note_map_change(),
+        Err(error @ RoleError::Term { .. }) => return answer.error(Status::ERANGE, &error.to_string(), out),
+        Err(error) => return answer.error(Status::EINVAL, &error.to_string(), out),
+    }
+    if !has_term {
+        return answer.success(out);
+    }
+    let cookie = peer.cookie(cx);
+    match bucket.await_promise(cx, vb, cookie) {
+        Ok(true) => answer.success(out),
+        Ok(false) => {
+            let pending = Pending::new(Answer::new(peer, request, cx), Waiting::default(), cx);
+            peer.wait(cookie, Touch::Nothing, pending);
+        }
+        Err(error) => super::documents::refuse(answer, error, out),
+    }
 }
 
-fn topology(body: &[u8]) -> Result<Option<Topology>, String> {
+fn change(body: &[u8]) -> Result<RoleChange, String> {
     if body.is_empty() {
-        return Ok(None);
+        return Ok(RoleChange::default());
     }
-    let document: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(body).map_err(|_| "The value must be a JSON object".to_owned())?;
-    match document.iter().find(|(name, _)| *name != "topology") {
-        Some((name, _)) => Err(format!("The member {name:?} is not known")),
-        None => {
-            document.get("topology").map(Topology::from_json).transpose().map_err(|error| error.to_string())
-        }
-    }
+    let document = serde_json::from_slice(body).map_err(|_| "The value must be a JSON object".to_owned())?;
+    RoleChange::from_json(&document)
 }
 
 /// GET_VBUCKET: the state, 4 bytes. (The chains are in `stats durability-monitor`.)
@@ -95,7 +108,7 @@ pub(super) fn ask(
     let value: Vec<u8> = if request.header.opcode != Opcode::GET_VBUCKET {
         super::dcp::failover_log(&bucket, vb)
     } else {
-        bucket.vbucket_setting(cx, vb).0.number().to_be_bytes().into()
+        bucket.vbucket_state(vb).number().to_be_bytes().into()
     };
     answer.value(0, &[], &value, out);
 }

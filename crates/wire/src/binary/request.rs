@@ -1,6 +1,6 @@
 //! The head of a request, and the parser that finds it.
 
-use super::{HEADER_LEN, Header, Magic};
+use super::{HEADER_LEN, Header, Magic, Opcode};
 use crate::Parsed;
 
 /// Longest key that any port accepts on the wire: 250 bytes and a five-byte collection id. Executors are stricter.
@@ -52,6 +52,44 @@ pub struct Error {
     pub header: Header,
     /// What is wrong.
     pub kind: ErrorKind,
+}
+
+/// What a client asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Asked<'a> {
+    /// The vBucket.
+    pub vbucket: u16,
+    /// Is returned in the answer.
+    pub opaque: u32,
+    /// Extras, key and value.
+    pub extras: &'a [u8],
+    /// See `extras`.
+    pub key: &'a [u8],
+    /// See `extras`.
+    pub value: &'a [u8],
+}
+
+impl Asked<'_> {
+    /// Appends the request with this opcode.
+    pub fn encode(&self, opcode: Opcode, out: &mut Vec<u8>) {
+        let Self { vbucket, opaque, extras, key, value } = *self;
+        let header = Header {
+            magic: Magic::REQUEST,
+            opcode,
+            framing_len: 0,
+            key_len: key.len() as u16,
+            extras_len: extras.len() as u8,
+            datatype: 0,
+            vbucket,
+            body_len: (extras.len() + key.len() + value.len()) as u32,
+            opaque,
+            cas: 0,
+        };
+        out.extend_from_slice(&header.encode());
+        out.extend_from_slice(extras);
+        out.extend_from_slice(key);
+        out.extend_from_slice(value);
+    }
 }
 
 /// Parses the request head at the start of `input`.

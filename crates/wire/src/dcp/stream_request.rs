@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   extras   flags 4 | 0 4 | start 8 | end 8 | vBucket UUID 8 | snapshot start 8 | snapshot end 8
-//!   value    {"uid":"b4","sid":71,"collections":["0","8a"],"scope":"9","purge_seqno":"81021"}, or nothing
+//!   value    {"uid":"b4","sid":71,"collections":["0","8a"],"scope":"9","purge_seqno":"81021","term":3}, or nothing
 //! ```
 
 use serde_json::{Map, Value};
@@ -65,6 +65,8 @@ pub struct StreamRequest {
     pub stream_id: Option<u16>,
     /// The consumer knows which deletions were purged up to here.
     pub purge_seqno: u64,
+    /// The consumer is a replica, which has promised this term.
+    pub term: Option<u64>,
 }
 
 fn be64(bytes: &[u8], at: usize) -> u64 {
@@ -106,6 +108,9 @@ impl StreamRequest {
             let seqno = seqno.as_str().and_then(|text| text.parse().ok());
             self.purge_seqno = seqno.ok_or(Malformed("purge_seqno must be a string: a decimal number"))?;
         }
+        if let Some(term) = options.get("term") {
+            self.term = Some(term.as_u64().ok_or(Malformed("term must be a number, from 0 on"))?);
+        }
         self.filter = match (options.get("collections"), options.get("scope")) {
             (None, None) => Filter::Everything,
             (Some(collections), None) => Filter::Collections(ids(collections)?),
@@ -127,6 +132,12 @@ impl StreamRequest {
             place.copy_from_slice(&number.to_be_bytes());
         }
         extras
+    }
+
+    /// Its value, for a request of everything.
+    pub fn value(&self) -> Vec<u8> {
+        debug_assert!(self.filter == Filter::Everything && self.stream_id.is_none());
+        self.term.map_or_else(Vec::new, |term| format!("{{\"term\":{term}}}").into_bytes())
     }
 
     /// Returns true if it has this flag.
@@ -166,7 +177,9 @@ mod tests {
             snapshot_end: 0xff_eeff,
             ..StreamRequest::default()
         };
-        assert_eq!(StreamRequest::decode(&request.extras(), b""), Ok(request));
+        assert_eq!(StreamRequest::decode(&request.extras(), &request.value()), Ok(request.clone()));
+        let request = StreamRequest { term: Some(7), ..request };
+        assert_eq!(StreamRequest::decode(&request.extras(), &request.value()), Ok(request));
     }
 
     #[test]
@@ -201,6 +214,8 @@ mod tests {
             r#"{"scope":"9","collections":["0"]}"#,
             r#"{"purge_seqno":81021}"#,
             r#"{"purge_seqno":"-1"}"#,
+            r#"{"term":-1}"#,
+            r#"{"term":"1"}"#,
         ] {
             assert!(StreamRequest::decode(&[0; EXTRAS_BYTES], text.as_bytes()).is_err(), "{text}");
         }

@@ -76,6 +76,13 @@ impl Hash {
         salted
     }
 
+    /// Derives what a client knows of its password.
+    pub(super) fn client_keys(self, password: &[u8], salt: &[u8], iterations: u32) -> ClientKeys {
+        let salted = self.salted_password(password, salt, iterations);
+        let client = self.hmac(&salted, &[b"Client Key"]);
+        ClientKeys { stored: self.digest(&client), server: self.hmac(&salted, &[b"Server Key"]), client }
+    }
+
     /// All hashes.
     pub const ALL: [Self; 3] = [Self::Sha1, Self::Sha256, Self::Sha512];
 
@@ -98,6 +105,13 @@ impl Hash {
     }
 }
 
+/// What a password yields with a salt.
+pub(super) struct ClientKeys {
+    pub(super) client: Vec<u8>,
+    pub(super) stored: Vec<u8>,
+    pub(super) server: Vec<u8>,
+}
+
 /// What the server stores of a password for one hash.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ScramKeys {
@@ -111,15 +125,8 @@ pub struct ScramKeys {
 impl ScramKeys {
     /// Derives the keys of a password. Takes milliseconds: do it when a password is set, not when it is used.
     pub fn derive(hash: Hash, password: &[u8], salt: &[u8], iterations: u32) -> Self {
-        let salted = hash.salted_password(password, salt, iterations.max(1));
-        let client_key = hash.hmac(&salted, &[b"Client Key"]);
-        Self {
-            hash,
-            salt: salt.to_vec(),
-            iterations,
-            stored_key: hash.digest(&client_key),
-            server_key: hash.hmac(&salted, &[b"Server Key"]),
-        }
+        let ClientKeys { stored, server, .. } = hash.client_keys(password, salt, iterations.max(1));
+        Self { hash, salt: salt.to_vec(), iterations, stored_key: stored, server_key: server }
     }
 
     /// Keys that no password fits, for a user who does not exist: the exchange runs to its end as for any other.

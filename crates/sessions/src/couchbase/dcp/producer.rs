@@ -15,7 +15,7 @@ use kv::consumers::Consumer;
 use kv::follow::{Advanced, Event, Position, Refused, Stream, Version, VersionKind};
 use kv::news::News;
 use kv::persistence::read_on;
-use kv::{Bucket, Cookie, NodeContext, VbId};
+use kv::{Bucket, Cookie, NodeContext, VbId, VbState};
 use wire::couchbase::collection_id;
 use wire::dcp::message::{
     Deletion, End, EndReason, Event as Told, Marker, MarkerForm, Mutation, Prepare, Seqnos, SystemEvent,
@@ -84,14 +84,30 @@ type Name = (u16, Option<u16>);
 /// Seqno and CAS of the prepares that were sent and have not ended, by key. A commit has its prepare's CAS.
 type Prepared = HashMap<Vec<u8>, (u64, u64)>;
 
+/// How far the take-over of a vBucket is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TakeOver {
+    /// There is more to be sent before.
+    Behind,
+    /// The consumer has everything, and is asked whether it is there.
+    Asked,
+    /// It is: the vBucket is dead, and its end is being sent.
+    Dead,
+    /// The consumer is told to be the active.
+    Told,
+}
+
 /// A stream and what its messages need.
 struct Sending {
     stream: Stream,
+    take_over: Option<TakeOver>,
     place: Place,
     filter: Filter,
     prepared: Prepared,
     /// Collections that it was told are gone.
     gone: BTreeSet<u32>,
+    /// What the consumer had when it began.
+    start: u64,
     /// The last seqno that a message had.
     told: u64,
 }
@@ -206,6 +222,7 @@ impl Producer {
         place: Place,
         position: &Position,
         filter: Filter,
+        takes_over: bool,
         cx: &mut NodeContext,
     ) -> Result<(), Refused> {
         self.numbers += 1;
@@ -215,11 +232,12 @@ impl Producer {
         if self.streams.is_empty() {
             self.noop = Noop::Quiet { since_ms: cx.now.mono_ms() };
         }
-        let (name, told) = ((place.vbucket, place.stream_id), position.start);
-        self.streams.insert(
-            name,
-            Sending { stream, place, filter, prepared: HashMap::new(), gone: BTreeSet::new(), told },
-        );
+        let (name, start) = ((place.vbucket, place.stream_id), position.start);
+        let (prepared, gone) = Default::default();
+        let take_over = takes_over.then_some(TakeOver::Behind);
+        let told = start;
+        let sending = Sending { stream, take_over, place, filter, prepared, gone, start, told };
+        self.streams.insert(name, sending);
         self.make_ready(name);
         Ok(())
     }
@@ -247,6 +265,33 @@ impl Producer {
     /// Returns how many streams of a vBucket there are.
     pub(super) fn streams_of(&self, vb: u16) -> usize {
         self.streams.range((vb, None)..=(vb, Some(u16::MAX))).count()
+    }
+
+    /// Returns true if there is a stream of a vBucket that follows this term, or whoever is the active.
+    pub(super) fn has_stream_of_term(&self, vb: u16, term: u64) -> bool {
+        let mut streams = self.streams.range((vb, None)..=(vb, Some(u16::MAX)));
+        streams.any(|(_, sending)| sending.stream.term().is_none_or(|followed| followed == term))
+    }
+
+    /// Notes that the consumer has answered a change of state.
+    pub(crate) fn state_answered(&mut self, opaque: u32, cx: &mut NodeContext) {
+        let of_opaque = |(_, sending): &(&Name, &mut Sending)| sending.place.opaque == opaque;
+        let Some((name, sending)) = self.streams.iter_mut().find(of_opaque) else { return };
+        let name = *name;
+        match sending.take_over {
+            Some(TakeOver::Asked) => {
+                sending.stream.outlive();
+                sending.take_over = Some(TakeOver::Dead);
+                self.bucket.set_vbucket(cx, VbId(name.0), VbState::Dead, None);
+                cx.node.note_map_change();
+                self.make_ready(name);
+            }
+            Some(TakeOver::Told) => {
+                let ended = self.remove(&name);
+                self.ends.extend(ended.map(|sending| (sending.place, EndReason::Done)));
+            }
+            Some(TakeOver::Behind | TakeOver::Dead) | None => {}
+        }
     }
 
     /// Returns the bytes that are kept of what has been read from disk.
@@ -348,6 +393,9 @@ impl Producer {
             let Some(mut sending) = self.streams.remove(&name) else { continue };
             let room = usize::try_from(self.room()).unwrap_or(usize::MAX).min(TURN_BYTES);
             let (advanced, is_over) = self.advance(&mut sending, room, cx, out);
+            if advanced == Advanced::Idle && !sending.stream.is_reading() {
+                self.go_on_taking_over(&mut sending, out);
+            }
             let end = match advanced {
                 _ if is_over => Some(EndReason::FilterEmpty),
                 Advanced::Idle | Advanced::More | Advanced::OnDisk => None,
@@ -378,6 +426,17 @@ impl Producer {
         if out.len() > begun && matches!(self.noop, Noop::Quiet { .. }) {
             self.noop = Noop::Quiet { since_ms: cx.now.mono_ms() };
         }
+    }
+
+    /// Goes on with a take-over when the consumer has been sent everything.
+    fn go_on_taking_over(&mut self, sending: &mut Sending, out: &mut Output) {
+        let (state, next) = match sending.take_over {
+            Some(TakeOver::Behind) => (VbState::Pending, TakeOver::Asked),
+            Some(TakeOver::Dead) => (VbState::Active, TakeOver::Told),
+            Some(TakeOver::Asked | TakeOver::Told) | None => return,
+        };
+        self.send(&sending.place, &Message::SetVBucketState(state.number() as u8), out);
+        sending.take_over = Some(next);
     }
 
     /// Has a piece of the next stream read from disk, unless one is being read: they take turns.
@@ -415,7 +474,7 @@ impl Producer {
         cx: &mut NodeContext,
         out: &mut Output,
     ) -> (Advanced, bool) {
-        let Sending { stream, place, filter, prepared, gone, told } = sending;
+        let Sending { stream, take_over: _, place, filter, prepared, gone, start, told } = sending;
         let before = out.len();
         let showing = Showing {
             flags: self.opened.flags,
@@ -435,6 +494,7 @@ impl Producer {
             filter,
             prepared,
             gone,
+            start: *start,
             told,
             manifest: None,
             items: 0,
@@ -462,6 +522,7 @@ struct Messages<'a> {
     filter: &'a Filter,
     prepared: &'a mut Prepared,
     gone: &'a mut BTreeSet<u32>,
+    start: u64,
     told: &'a mut u64,
     /// The last manifest that a filter was compared with.
     manifest: Option<Arc<Manifest>>,
@@ -588,9 +649,12 @@ impl Messages<'_> {
             }
             VersionKind::Prepare | VersionKind::PrepareDeletion => self.put_prepare(version, key),
             VersionKind::Abort => {
-                // The end of a prepare that was not sent means nothing.
-                let Some((prepared, _)) = self.prepared.remove(key) else { return };
-                self.put_bare_with_key(&Message::Abort(End { prepared, seqno, key }));
+                // The end of a prepare that was sent neither here nor on an earlier connection means nothing.
+                let is_sent = self.prepared.remove(key).is_some();
+                if !is_sent && version.cas > self.start {
+                    return;
+                }
+                self.put_bare_with_key(&Message::Abort(End { prepared: version.cas, seqno, key }));
             }
         }
         self.items += 1;

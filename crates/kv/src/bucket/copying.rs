@@ -1,0 +1,329 @@
+//! Copying: what a node that replicates a vBucket does with what its active sends.
+//!
+//! ```text
+//!   wanted ──> position ──> begun: the active's histories ──> copy, copy, ... ──> acknowledgement
+//!                 └ the active says "roll back": begin anew, from nothing
+//! ```
+//! Everything comes in the order of the active's seqnos, and is refused in another, or after the role has changed.
+
+use std::sync::Arc;
+
+use super::Bucket;
+use super::follow::{Position, SEQNO_MOST, Version, VersionKind};
+use crate::collections::ForeignChange;
+use crate::index::{CAS_MOST, Header, Kind, Locked, PERSIST_TO_MAJORITY, SHADOW_AGE_S, mark};
+use crate::news::News;
+use crate::storage::check_value;
+use crate::sync_writes::Copied;
+use crate::{KvError, ThreadContext, VbId, VbState};
+
+/// A change that the active has made.
+pub enum Foreign<'a> {
+    /// What follows up to `end` belongs together.
+    Snapshot {
+        /// What comes before it.
+        start: u64,
+        /// Its last seqno.
+        end: u64,
+    },
+    /// A version of a document.
+    Version(Version<'a>),
+    /// The prepare of this seqno becomes the document.
+    Commit {
+        /// The prepare's seqno.
+        prepared: u64,
+        /// Its own.
+        seqno: u64,
+        /// The key with its collection's prefix.
+        stored_key: &'a [u8],
+    },
+    /// The prepare of this seqno came to nothing.
+    Abort {
+        /// The prepare's seqno.
+        prepared: u64,
+        /// Its own.
+        seqno: u64,
+        /// The key with its collection's prefix.
+        stored_key: &'a [u8],
+    },
+    /// A change of the scopes and collections, which leads to the manifest of this uid.
+    System {
+        /// Its seqno.
+        seqno: u64,
+        /// The manifest's uid.
+        uid: u64,
+        /// The change.
+        change: ForeignChange<'a>,
+    },
+    /// Up to here there is nothing more.
+    Advanced(u64),
+}
+
+/// Why a change was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotCopied {
+    /// The vBucket is not copied in this term, or not any more.
+    Role,
+    /// There is no room now, in memory or on disk: later.
+    Later,
+    /// The change contradicts what came before it.
+    Broken(&'static str),
+}
+
+/// How a vBucket is to be copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyWanted {
+    /// In this term.
+    pub term: u64,
+    /// The source's part ends with this.
+    pub takes_over: bool,
+    /// The promise not to accept anything of a lower term is kept: on disk, if the bucket is.
+    pub is_promised: bool,
+}
+
+/// How far a copy is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyFigures {
+    /// The last seqno that it has.
+    pub high_seqno: u64,
+    /// It has all of the last snapshot.
+    pub is_whole: bool,
+}
+
+impl Locked<'_> {
+    /// Returns what a copy knows of what it copies, if it is one in this term.
+    fn copied(&self, term: u64) -> Result<Copied, NotCopied> {
+        let sync = self.sync_writes().filter(|sync| sync.is_copy() && sync.role.term == term);
+        sync.map(|sync| sync.copied).ok_or(NotCopied::Role)
+    }
+
+    fn set_copied(&mut self, copied: Copied) {
+        self.sync_writes_mut().copied = copied;
+        self.note_state();
+    }
+}
+
+impl Bucket {
+    /// Returns whether and how a vBucket is to be copied from this node. The connection that asks is called from now
+    /// on.
+    pub fn copy_wanted(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        peer: &str,
+        news: &Arc<News>,
+    ) -> Option<CopyWanted> {
+        if self.is_gone() || self.closed(vb).is_some() {
+            return None;
+        }
+        let mut locked = self.lock(cx, vb);
+        let sync = locked.sync_writes()?;
+        if !sync.is_copy() || sync.role.source.as_deref() != Some(peer) {
+            return None;
+        }
+        let is_promised = !locked.is_persistent() || locked.state_persisted() >= sync.term_version;
+        let (term, takes_over) = (sync.role.term, sync.role.takes_over);
+        locked.sync_writes_mut().link = Some(Arc::clone(news));
+        drop(locked);
+        if !is_promised {
+            self.hurry(vb);
+        }
+        Some(CopyWanted { term, takes_over, is_promised })
+    }
+
+    /// Returns from where a copy goes on.
+    pub fn copy_position(&self, cx: &mut ThreadContext, vb: VbId) -> Position {
+        let histories = self.histories(vb);
+        let locked = self.lock(cx, vb);
+        let (start, copied) = (locked.high_seqno(), locked.sync_writes().map(|sync| sync.copied));
+        let (snapshot_start, snapshot_end) = copied.unwrap_or_default().snapshot;
+        let is_inside = snapshot_start <= start && start < snapshot_end;
+        let snapshot = if is_inside { (snapshot_start, snapshot_end) } else { (start, start) };
+        let uuid = if start == 0 { 0 } else { histories.first().map_or(0, |(uuid, _)| *uuid) };
+        Position { start, end: u64::MAX, uuid, snapshot, ..Position::default() }
+    }
+
+    /// Notes that the active sends its changes from where the copy is: its histories, newest first, are the copy's.
+    pub fn copy_begun(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        term: u64,
+        histories: &[(u64, u64)],
+    ) -> Result<(), NotCopied> {
+        let Some((uuid, _)) = histories.first() else { return Err(NotCopied::Broken("there is no history")) };
+        let mut locked = self.lock(cx, vb);
+        let copied = locked.copied(term)?;
+        locked.set_histories(histories.iter().rev().copied().collect());
+        locked.set_copied(Copied { is_any: true, ..copied });
+        self.set_vb_uuid(vb, *uuid);
+        Ok(())
+    }
+
+    /// Empties a copy that is no part of its active's history.
+    pub fn copy_anew(&self, cx: &mut ThreadContext, vb: VbId, term: u64) -> Result<(), NotCopied> {
+        let mut locked = self.lock(cx, vb);
+        locked.copied(term)?;
+        locked.begin_anew();
+        locked.set_copied(Copied { is_any: true, snapshot: (0, 0) });
+        drop(locked);
+        cx.end_batch();
+        Ok(())
+    }
+
+    /// Makes a change that the active has made in this term.
+    pub fn copy(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        term: u64,
+        change: &Foreign<'_>,
+    ) -> Result<(), NotCopied> {
+        match change {
+            Foreign::Version(version) => {
+                check(version)?;
+                let added = version.stored_key.len() + version.value.bytes().len();
+                self.admit(cx, added).map_err(|_| NotCopied::Later)?;
+            }
+            Foreign::System { uid, change, .. } => {
+                // Not under the vBucket's lock: it may be written to disk.
+                self.follow_collections(*uid, change).map_err(|_| NotCopied::Later)?;
+            }
+            _ => {}
+        }
+        let mut locked = self.lock(cx, vb);
+        let copied = locked.copied(term)?;
+        if let Foreign::Snapshot { start, end } = *change {
+            if end < locked.high_seqno() || start > locked.high_seqno() {
+                return Err(NotCopied::Broken("a snapshot does not follow what there is"));
+            }
+            locked.set_copied(Copied { is_any: true, snapshot: (start, end) });
+            return Ok(());
+        }
+        let seqno = change.seqno();
+        let is_next = locked.high_seqno() < seqno && seqno <= copied.snapshot.1;
+        let is_nothing = matches!(change, Foreign::Advanced(_)) && seqno == locked.high_seqno();
+        if !is_next && !is_nothing {
+            return Err(NotCopied::Broken(
+                "a seqno does not follow the one before, or is not of the snapshot",
+            ));
+        }
+        let secrets = self.resources.secrets;
+        let hash = |stored_key: &[u8]| crate::index::hash_stored(stored_key, &secrets);
+        let mut persists = false;
+        match change {
+            Foreign::Snapshot { .. } => {}
+            // Its collection has been dropped: another vBucket was told before.
+            Foreign::Version(version) if locked.is_dropped(version.stored_key) => locked.advance(seqno),
+            Foreign::Version(version) => {
+                let key = version.stored_key;
+                let header = header_of(&locked, version);
+                let value = version.value.bytes();
+                if header.kind.is_prepare() {
+                    persists = version.level == PERSIST_TO_MAJORITY;
+                    locked.copy_prepare(key, hash(key), header, value, version.level).map_err(later)?;
+                } else if version.kind == VersionKind::Abort {
+                    locked.advance(seqno);
+                } else {
+                    locked.copy_version(key, hash(key), header, value).map_err(later)?;
+                }
+            }
+            Foreign::Commit { prepared, stored_key, .. } => {
+                if !locked.is_prepared(*prepared, stored_key) {
+                    return Err(NotCopied::Broken("a commit has no prepare"));
+                }
+                locked.commit_as(*prepared, seqno).map_err(later)?;
+            }
+            Foreign::Abort { prepared, stored_key, .. } if locked.is_prepared(*prepared, stored_key) => {
+                locked.abort_as(*prepared, seqno).map_err(later)?;
+            }
+            Foreign::Abort { .. } | Foreign::Advanced(_) => locked.advance(seqno),
+            Foreign::System { uid, change, .. } => locked.copy_event(seqno, change.event(*uid)),
+        }
+        drop(locked);
+        if persists {
+            self.hurry(vb);
+        }
+        Ok(())
+    }
+
+    /// Returns up to which seqno the active may count on this copy, if a prepare above `told` waits for that.
+    pub fn copy_acknowledgement(&self, cx: &mut ThreadContext, vb: VbId, told: u64) -> Option<u64> {
+        let locked = self.lock(cx, vb);
+        let (start, end) = locked.sync_writes()?.copied.snapshot;
+        let high_seqno = locked.high_seqno();
+        // A part of a snapshot may lack what its rest has superseded.
+        let whole_seqno = if high_seqno < end { start } else { high_seqno };
+        locked.acknowledgeable(told, whole_seqno)
+    }
+
+    /// Returns how far a copy is.
+    pub fn copy_figures(&self, cx: &mut ThreadContext, vb: VbId) -> CopyFigures {
+        let locked = self.lock(cx, vb);
+        let high_seqno = locked.high_seqno();
+        let end = locked.sync_writes().map_or(0, |sync| sync.copied.snapshot.1);
+        CopyFigures { high_seqno, is_whole: high_seqno >= end }
+    }
+
+    /// Returns true if reads of copies are served: the vBucket is a replica, or about to be the active.
+    pub fn serves_copy(&self, vb: u16) -> bool {
+        vb < self.vbuckets() && matches!(self.vbucket_state(VbId(vb)), VbState::Replica)
+    }
+}
+
+fn later(error: KvError) -> NotCopied {
+    match error {
+        KvError::NotFound => NotCopied::Broken("a prepare is missing"),
+        _ => NotCopied::Later,
+    }
+}
+
+/// Checks what everything later relies on.
+fn check(version: &Version<'_>) -> Result<(), NotCopied> {
+    let value = version.value.bytes();
+    check_value(version.datatype, value).map_err(|_| NotCopied::Broken("a value does not inflate"))?;
+    let is_named =
+        wire::couchbase::collection_id::split(version.stored_key).is_some_and(|(_, key)| !key.is_empty());
+    if !is_named || version.stored_key.len() > crate::index::STORED_KEY_MAX {
+        return Err(NotCopied::Broken("a key is not one"));
+    }
+    if version.seqno > SEQNO_MOST || version.rev > SEQNO_MOST {
+        return Err(NotCopied::Broken("a seqno or a revision is too high"));
+    }
+    let has_section = version.datatype & wire::binary::datatype::XATTR != 0;
+    if has_section && version.datatype & wire::binary::datatype::SNAPPY == 0 && !wire::xattrs::is_valid(value)
+    {
+        return Err(NotCopied::Broken("extended attributes are malformed"));
+    }
+    Ok(())
+}
+
+fn header_of(locked: &Locked<'_>, version: &Version<'_>) -> Header {
+    let Version { seqno, rev, cas, flags, expiry, datatype, committed, .. } = *version;
+    let has_value = !version.value.bytes().is_empty();
+    let shadow_expiry = expiry.saturating_add(SHADOW_AGE_S);
+    let (kind, marks, expiry) = match version.kind {
+        VersionKind::Document => (Kind::Document, 0, expiry),
+        VersionKind::Deletion | VersionKind::Expiration if has_value => (Kind::Shadow, 0, shadow_expiry),
+        VersionKind::Deletion | VersionKind::Abort => (Kind::Tombstone, mark::DELETED, expiry.max(1)),
+        VersionKind::Expiration => (Kind::Tombstone, mark::EXPIRED, expiry.max(1)),
+        VersionKind::Prepare => (Kind::Prepare, 0, expiry),
+        VersionKind::PrepareDeletion if has_value => (Kind::PrepareShadow, 0, shadow_expiry),
+        VersionKind::PrepareDeletion => (Kind::PrepareDelete, 0, expiry.max(1)),
+    };
+    let datatype = if kind == Kind::Tombstone || kind == Kind::PrepareDelete { 0 } else { datatype };
+    let like = Header { kind, marks, datatype, flags, expiry, ..locked.shadow_header() };
+    Header { cas: cas.min(CAS_MOST), seqno, rev: rev.max(1), committed, ..like }
+}
+
+impl Foreign<'_> {
+    /// Returns its seqno.
+    fn seqno(&self) -> u64 {
+        match self {
+            Self::Snapshot { end, .. } => *end,
+            Self::Version(version) => version.seqno,
+            Self::Commit { seqno, .. } | Self::Abort { seqno, .. } | Self::System { seqno, .. } => *seqno,
+            Self::Advanced(seqno) => *seqno,
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The roles of vBuckets: whoever changes one, and what that changes.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use wire::couchbase::frame_info::DurabilityLevel;
+
+use super::{Bucket, attention, scramble};
+use crate::index::Locked;
+use crate::mailbox::Outcome;
+use crate::role::{Role, RoleChange, RoleError};
+use crate::sync_writes::{Copied, Notices};
+use crate::topology::{Topology, VbState};
+use crate::{Cookie, KvError, ThreadContext, VbId};
+
+impl Locked<'_> {
+    /// Tracks the prepares that nobody waits for: they are committed when the chains allow it, and never time out.
+    fn adopt_prepares(&mut self, raise: impl FnOnce()) {
+        if self.note_adopted() {
+            raise();
+        }
+        for prepared in self.all_prepared() {
+            let level = match prepared.level {
+                2 => DurabilityLevel::MajorityAndPersistToActive,
+                3 => DurabilityLevel::PersistToMajority,
+                _ => DurabilityLevel::Majority,
+            };
+            self.sync_writes_mut().monitor.track(prepared.seqno, level, None, None);
+        }
+    }
+}
+
+impl Bucket {
+    /// Restores the role as last written once the journal has been read, unless it has been set since; then tracks the
+    /// prepares that were found.
+    pub(crate) fn restore_setting(&self, cx: &mut ThreadContext, vb: VbId) {
+        let mut source = None;
+        self.tend(cx, vb, |locked, _| {
+            if let Some(setting) = locked.durable().setting.take()
+                && locked.sync_writes().is_none()
+            {
+                let sync = locked.sync_writes_mut();
+                sync.monitor.set_topology(&setting.role.topology);
+                (sync.role, sync.copied) = (setting.role, setting.copied);
+                self.has_roles.store(true, Relaxed);
+                let (state, is_copy) = (sync.role.state, sync.is_copy());
+                source.clone_from(&sync.role.source);
+                self.count_inactive(true, state == VbState::Active);
+                let uuid = locked.durable().histories.last().map(|(uuid, _)| *uuid);
+                if let Some(uuid) = uuid.filter(|_| is_copy) {
+                    self.set_vb_uuid(vb, uuid);
+                }
+            }
+            if !locked.is_inactive() {
+                locked.adopt_prepares(|| self.raise(attention::ADOPTED));
+            }
+        });
+        let (_, is_missing) = self.peers.change(vb.0, None, source.as_ref());
+        if is_missing {
+            cx.hub.links.ring();
+        }
+    }
+
+    /// Tracks the prepares of a vBucket as if it had just been read from disk.
+    #[doc(hidden)]
+    pub fn adopt_prepares(&self, cx: &mut ThreadContext, vb: VbId) {
+        self.tend(cx, vb, |locked, _| locked.adopt_prepares(|| self.raise(attention::ADOPTED)));
+    }
+
+    /// Returns the role of a vBucket.
+    pub fn role(&self, cx: &mut ThreadContext, vb: VbId) -> Role {
+        self.lock(cx, vb).sync_writes().map_or_else(Role::default, |sync| sync.role.clone())
+    }
+
+    /// Returns true if every vBucket has the role that it has by itself, as far as is known without a look at each.
+    pub(crate) fn has_default_roles(&self) -> bool {
+        !self.has_roles.load(Relaxed)
+    }
+
+    /// Returns the state and the chains of a vBucket.
+    pub(crate) fn chains(&self, vb: VbId) -> (VbState, Topology) {
+        let mut chains = (VbState::Active, Topology::default());
+        self.with_sync_writes(vb, |sync| chains = (sync.role.state, sync.role.topology.clone()));
+        chains
+    }
+
+    /// Returns the state and the term of a vBucket.
+    pub fn standing(&self, vb: VbId) -> (VbState, u64) {
+        let mut standing = (VbState::Active, 0);
+        self.with_sync_writes(vb, |sync| standing = (sync.role.state, sync.role.term));
+        standing
+    }
+
+    /// Returns the state of a vBucket.
+    pub fn vbucket_state(&self, vb: VbId) -> VbState {
+        self.standing(vb).0
+    }
+
+    /// Returns true if a vBucket is active. The caller knows that it exists.
+    #[cold]
+    pub(crate) fn is_active(&self, vb: VbId) -> bool {
+        self.vbucket_state(vb) == VbState::Active
+    }
+
+    /// Sets the state of a vBucket, and its chains if they are given.
+    pub fn set_vbucket(&self, cx: &mut ThreadContext, vb: VbId, state: VbState, topology: Option<Topology>) {
+        let change = RoleChange { state: Some(state), topology, ..RoleChange::default() };
+        let changed = self.set_role(cx, vb, change);
+        debug_assert!(changed.is_ok(), "neither term nor source: {changed:?}");
+    }
+
+    /// Changes the role of a vBucket. Durable writes that another node will end are answered "ambiguous".
+    pub fn set_role(&self, cx: &mut ThreadContext, vb: VbId, change: RoleChange) -> Result<(), RoleError> {
+        let (mut changed, mut is_missing, now_ns) = (Ok(()), false, cx.now.unix_ns);
+        self.tend(cx, vb, |locked, notices| {
+            let before = locked.sync_writes().map_or_else(Role::default, |sync| sync.role.clone());
+            let has_topology = change.topology.is_some();
+            match change.of(&before) {
+                Ok(role) => {
+                    is_missing = self.take_role(locked, vb, (&before, role), has_topology, now_ns, notices);
+                }
+                Err(error) => changed = Err(error),
+            }
+        });
+        let due_s = self.vbucket(vb).expiry_due_s();
+        self.expiry_entered(due_s.unwrap_or(u32::MAX));
+        if is_missing {
+            cx.hub.links.ring();
+        }
+        changed
+    }
+
+    /// Puts a role into force. Returns true if a connection to its source is missing.
+    fn take_role(
+        &self,
+        locked: &mut Locked<'_>,
+        vb: VbId,
+        (before, role): (&Role, Role),
+        has_topology: bool,
+        now_ns: u64,
+        notices: &mut Notices,
+    ) -> bool {
+        locked.note_state();
+        let version = locked.state_version();
+        let (was_active, is_active) = (before.state == VbState::Active, role.state == VbState::Active);
+        self.has_roles.store(true, Relaxed);
+        let sync = locked.sync_writes_mut();
+        if has_topology {
+            sync.monitor.set_topology(&role.topology);
+        }
+        if role.term > before.term {
+            sync.term_version = version;
+            // What was acknowledged in a lower one may be of another history.
+            sync.monitor.forget_acknowledgements(|_| true);
+        }
+        let called = sync.link.take().and_then(|link| link.note(vb.0));
+        let stir = |cookie: Cookie| (cookie, Outcome::Stirred);
+        notices.letters.extend(called.map(stir));
+        if was_active && !is_active {
+            sync.abandon(notices);
+            sync.monitor.clear();
+        }
+        let (calls, is_missing) = self.peers.change(vb.0, before.source.as_deref(), role.source.as_ref());
+        notices.letters.extend(calls.into_iter().map(stir));
+        sync.role = role;
+        self.count_inactive(was_active, is_active);
+        if is_active && !was_active {
+            self.take_charge(locked, vb, now_ns);
+        }
+        if is_active && locked.is_followed() {
+            locked.tell_changes();
+        }
+        locked.call_followers(None);
+        is_missing
+    }
+
+    /// Makes an active of what was none. If it is a copy, a history begins, where the other one may have gone on.
+    fn take_charge(&self, locked: &mut Locked<'_>, vb: VbId, now_ns: u64) {
+        let copied = std::mem::take(&mut locked.sync_writes_mut().copied);
+        let Copied { is_any, snapshot: (start, end) } = copied;
+        if is_any {
+            let high_seqno = locked.high_seqno();
+            // Of a snapshot there is all, or nothing that could be told from it.
+            let began_at = if high_seqno < end { start.min(high_seqno) } else { high_seqno };
+            let uuid = scramble(self.history_seed() ^ now_ns, high_seqno << 16 | u64::from(vb.0)) >> 16;
+            locked.begin_history(uuid, began_at);
+            self.set_vb_uuid(vb, uuid);
+            locked.skip_seqno();
+        }
+        locked.adopt_prepares(|| self.raise(attention::ADOPTED));
+    }
+
+    /// Deletes a vBucket: its documents are gone, its durable writes are answered "ambiguous", and it is dead. After
+    /// [`KvError::NoMemory`] it is dead, but some of its prepares could not be ended, and its documents are still
+    /// there; the caller must try again.
+    pub fn delete_vbucket(&self, cx: &mut ThreadContext, vb: VbId) -> Result<(), KvError> {
+        self.set_vbucket(cx, vb, VbState::Dead, Some(Topology::default()));
+        let mut ended = Ok(());
+        self.tend(cx, vb, |locked, notices| {
+            // Sessions that came in between are notified, too.
+            locked.sync_writes_mut().abandon(notices);
+            for prepared in locked.all_prepared() {
+                if let Err(error) = locked.abort(prepared.seqno) {
+                    ended = Err(error);
+                    break;
+                }
+                notices.aborted += 1;
+            }
+        });
+        ended?;
+        self.flush_vbucket(cx, vb);
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! The part that a node has in a vBucket: its state, its chains, where it copies from, and the term all of that is of.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::topology::{NAME_MAX, Topology, VbState};
+
+/// A vBucket's role on this node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Role {
+    /// Its state.
+    pub state: VbState,
+    /// The chains that durable writes must satisfy.
+    pub topology: Topology,
+    /// Raised with each change of the active. What comes of a lower one than was promised is refused.
+    pub term: u64,
+    /// The node that a replica, or one that is pending, copies from.
+    pub source: Option<Arc<str>>,
+    /// Once it has everything, the source dies and this node becomes the active.
+    pub takes_over: bool,
+}
+
+/// What is to change of a role; `None`: it stays.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RoleChange {
+    /// See [`Role`].
+    pub state: Option<VbState>,
+    /// See [`Role`].
+    pub topology: Option<Topology>,
+    /// See [`Role`].
+    pub term: Option<u64>,
+    /// See [`Role`]; `Some(None)`: it copies from nobody.
+    pub source: Option<Option<Arc<str>>>,
+    /// See [`Role`].
+    pub takes_over: Option<bool>,
+}
+
+/// Why a role cannot be changed as requested.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RoleError {
+    /// The term is lower than one that was promised.
+    #[error("term {asked} is lower than {promised}, which was promised")]
+    Term {
+        /// The one of the request.
+        asked: u64,
+        /// The one in force.
+        promised: u64,
+    },
+    /// Only copies have a source.
+    #[error("only a vBucket that is replica or pending has a source")]
+    Source,
+    /// Only whoever is pending takes over.
+    #[error("only a vBucket that is pending, and has a source, takes over")]
+    TakeOver,
+}
+
+impl RoleChange {
+    /// Reads a member of a JSON object: `topology`, `term`, `source` or `takeover`. The error says what is wrong.
+    pub fn read(&mut self, name: &str, value: &Value) -> Result<(), String> {
+        match name {
+            "topology" => {
+                self.topology = Some(Topology::from_json(value).map_err(|error| error.to_string())?);
+            }
+            "term" => {
+                self.term = Some(value.as_u64().ok_or("The term must be a number, from 0 on")?);
+            }
+            "source" => {
+                let is_name = |name: &&str| {
+                    !name.is_empty() && name.len() <= NAME_MAX && !name.chars().any(char::is_control)
+                };
+                self.source = Some(match value {
+                    Value::Null => None,
+                    _ => {
+                        let name = value.as_str().filter(is_name);
+                        Some(name.ok_or("The source must be the name of a node, or null")?.into())
+                    }
+                });
+            }
+            "takeover" => {
+                self.takes_over = Some(value.as_bool().ok_or("takeover must be true or false")?);
+            }
+            other => return Err(format!("The member {other:?} is not known")),
+        }
+        Ok(())
+    }
+
+    /// Reads a JSON object.
+    pub fn from_json(document: &Map<String, Value>) -> Result<Self, String> {
+        let mut change = Self::default();
+        document.iter().try_for_each(|(name, value)| change.read(name, value))?;
+        Ok(change)
+    }
+
+    /// Returns what becomes of a role.
+    pub(crate) fn of(self, before: &Role) -> Result<Role, RoleError> {
+        let term = self.term.unwrap_or(before.term);
+        if term < before.term {
+            return Err(RoleError::Term { asked: term, promised: before.term });
+        }
+        let state = self.state.unwrap_or(before.state);
+        let copies = matches!(state, VbState::Replica | VbState::Pending);
+        let source = match self.source {
+            Some(Some(_)) if !copies => return Err(RoleError::Source),
+            Some(source) => source,
+            None if copies => before.source.clone(),
+            None => None,
+        };
+        let may_take_over = state == VbState::Pending && source.is_some();
+        let takes_over = match self.takes_over {
+            Some(true) if !may_take_over => return Err(RoleError::TakeOver),
+            Some(takes_over) => takes_over,
+            None => before.takes_over && may_take_over,
+        };
+        Ok(Role {
+            state,
+            topology: self.topology.unwrap_or_else(|| before.topology.clone()),
+            term,
+            source,
+            takes_over,
+        })
+    }
+}
+
+impl Role {
+    /// Returns it as a JSON object.
+    pub fn to_json(&self) -> Value {
+        let topology: Value = serde_json::from_str(&self.topology.to_string()).unwrap_or_default();
+        json!({
+            "state": self.state.name(),
+            "topology": topology,
+            "term": self.term,
+            "source": self.source.as_deref(),
+            "takeover": self.takes_over,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(json: Value) -> Result<RoleChange, String> {
+        RoleChange::from_json(json.as_object().unwrap())
+    }
+
+    #[test]
+    fn what_is_not_named_stays() {
+        let mut role = Role::default();
+        for (state, json, expected) in [
+            (Some(VbState::Replica), json!({ "source": "a", "term": 3 }), ("replica", 3, Some("a"))),
+            (None, json!({ "topology": [["a", "b"]] }), ("replica", 3, Some("a"))),
+            (Some(VbState::Pending), json!({ "takeover": true }), ("pending", 3, Some("a"))),
+            (Some(VbState::Active), json!({ "term": 4 }), ("active", 4, None)),
+            (Some(VbState::Replica), json!({}), ("replica", 4, None)),
+        ] {
+            role = RoleChange { state, ..change(json).unwrap() }.of(&role).unwrap();
+            assert_eq!((role.state.name(), role.term, role.source.as_deref()), expected);
+            assert_eq!(role.takes_over, role.state == VbState::Pending);
+        }
+        assert_eq!(role.topology.to_string(), r#"[["a","b"]]"#);
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        let role = Role { term: 5, ..Role::default() };
+        let refused = |state, json| RoleChange { state, ..change(json).unwrap() }.of(&role).unwrap_err();
+        assert_eq!(refused(None, json!({ "term": 4 })), RoleError::Term { asked: 4, promised: 5 });
+        assert_eq!(refused(None, json!({ "source": "a" })), RoleError::Source);
+        let replica = Some(VbState::Replica);
+        assert_eq!(refused(replica, json!({ "source": "a", "takeover": true })), RoleError::TakeOver);
+        for bad in [
+            json!({ "term": -1 }),
+            json!({ "term": "1" }),
+            json!({ "source": "" }),
+            json!({ "source": 7 }),
+            json!({ "source": "a\n" }),
+            json!({ "takeover": 1 }),
+            json!({ "topology": 7 }),
+            json!({ "sauce": "a" }),
+        ] {
+            assert!(change(bad.clone()).is_err(), "{bad}");
+        }
+    }
+}

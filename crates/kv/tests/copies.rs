@@ -1,0 +1,557 @@
+//! A vBucket and its copy on another node: whatever happens, however small the pieces in which it is copied, and
+//! whichever of the two is killed, restarted or promoted, in the end the copy has what the active has.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use journal::{AnyDisk, SimulatedDisk, Survival};
+use kv::collections::{Change, DEFAULT, ForeignChange, Manifest, SystemEvent};
+use kv::copying::{Foreign, NotCopied};
+use kv::follow::{Advanced, Event, Position, Refused, Stream, Version, VersionKind, VersionValue};
+use kv::news::News;
+use kv::persistence::{FLUSHERS, Flusher, PieceReader, load_next, read_on};
+use kv::{
+    Bucket, BucketSettings, Cookie, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now,
+    PersistenceSettings, RoleChange, Store, StoreKind, Value, VbId, VbState,
+};
+use proptest::prelude::*;
+
+const START_S: u32 = 1_700_000_000;
+const KEYS: u16 = 30;
+const VB: VbId = VbId(0);
+
+#[derive(Debug, Clone)]
+enum Step {
+    Set {
+        key: u16,
+        len: u16,
+        expires: bool,
+    },
+    Remove {
+        key: u16,
+    },
+    Prepare {
+        key: u16,
+        removes: bool,
+    },
+    End {
+        commits: bool,
+    },
+    Flush,
+    Sleep,
+    Collection,
+    /// Copies about this many bytes.
+    Copy {
+        room: u16,
+    },
+    Reconnect,
+    /// Has the flushers of a node write, and compact.
+    Write {
+        node: usize,
+    },
+    Eject {
+        node: usize,
+    },
+    /// What is not on disk is lost.
+    Crash {
+        node: usize,
+    },
+    /// The copy becomes the active, and the active its copy.
+    Promote,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (key, node) = (0..KEYS, 0..2usize);
+    prop_oneof![
+        10 => (key.clone(), prop_oneof![9 => 0u16..200, 1 => 33_000u16..34_000], any::<bool>())
+            .prop_map(|(key, len, expires)| Step::Set { key, len, expires }),
+        4 => key.clone().prop_map(|key| Step::Remove { key }),
+        3 => (key, any::<bool>()).prop_map(|(key, removes)| Step::Prepare { key, removes }),
+        3 => any::<bool>().prop_map(|commits| Step::End { commits }),
+        1 => Just(Step::Flush),
+        1 => Just(Step::Sleep),
+        1 => Just(Step::Collection),
+        12 => (1u16..1000).prop_map(|room| Step::Copy { room }),
+        2 => Just(Step::Reconnect),
+        4 => node.clone().prop_map(|node| Step::Write { node }),
+        1 => node.clone().prop_map(|node| Step::Eject { node }),
+        1 => node.prop_map(|node| Step::Crash { node }),
+        1 => Just(Step::Promote),
+    ]
+}
+
+struct World {
+    nodes: [OneNode; 2],
+    /// Which of them is the active.
+    active: usize,
+    term: u64,
+    stream: Option<Stream>,
+    numbers: u64,
+    /// What the copy had when the stream began.
+    start: u64,
+    /// The prepares that the copy was sent, by key: seqno and CAS.
+    prepared: HashMap<Vec<u8>, (u64, u64)>,
+}
+
+struct OneNode {
+    disk: Option<SimulatedDisk>,
+    seed: u64,
+    cx: NodeContext,
+    bucket: Arc<Bucket>,
+    news: Arc<News>,
+}
+
+impl OneNode {
+    fn new(disk: Option<SimulatedDisk>, seed: u64, now: Now) -> Self {
+        let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed };
+        let node = Node::new(settings, Limits::default());
+        let persistence = PersistenceSettings {
+            segment_bytes: 10_000,
+            tombstone_age_s: 150,
+            flush_interval_ms: 0,
+            ..PersistenceSettings::default()
+        };
+        let settings =
+            BucketSettings { vbuckets: 1, memory_bytes: 1 << 30, persistence, ..BucketSettings::default() };
+        let bucket = match &disk {
+            None => node.create_bucket("b", settings),
+            Some(disk) => node.open_bucket("b", settings, AnyDisk::Simulated(disk.clone()), Path::new("/b")),
+        };
+        let mut cx = NodeContext::new(node, 0);
+        cx.now = now;
+        while load_next(&mut cx, &mut journal::log::Buffer::new(4096)) {}
+        let news = Arc::new(News::new(Cookie { thread: 0, connection: 0, ticket: 1 }, 1));
+        Self { disk, seed, cx, bucket: bucket.unwrap(), news }
+    }
+
+    fn set_role(&mut self, state: VbState, term: u64, source: Option<&str>) {
+        let source = Some(source.map(Into::into));
+        let change = RoleChange { state: Some(state), term: Some(term), source, ..RoleChange::default() };
+        self.bucket.set_role(&mut self.cx, VB, change).unwrap();
+        self.write();
+    }
+
+    fn write(&mut self) {
+        self.cx.now.mono_us += 10_000_000;
+        let now = self.cx.now;
+        for _ in 0..5 {
+            for index in 0..FLUSHERS {
+                Flusher::new(index, 4096).turn(&mut self.cx, &mut || now);
+            }
+        }
+    }
+
+    fn crash(&mut self) {
+        let Some(disk) = self.disk.clone() else { return };
+        disk.crash(Survival::Synced);
+        *self = Self::new(Some(disk), self.seed + 2, self.cx.now);
+    }
+
+    /// Returns documents and prepares, as whoever follows from the beginning is sent them.
+    fn content(&mut self, number: u64) -> BTreeMap<(bool, Vec<u8>), String> {
+        let position = Position { end: u64::MAX, ..Position::default() };
+        let mut stream = self.bucket.follow(&mut self.cx, VB, number, &position, &self.news).unwrap();
+        let mut content = BTreeMap::new();
+        loop {
+            let advanced = stream.advance(&mut self.cx, 10_000, &mut |event| {
+                let Event::Version(version) = event else { return };
+                let Version { seqno, rev, cas, flags, expiry, datatype, level, .. } = version;
+                let is_prepare = matches!(version.kind, VersionKind::Prepare | VersionKind::PrepareDeletion);
+                let of_removal = version.kind == VersionKind::PrepareDeletion;
+                // Its time is its own.
+                let expiry = if of_removal { 0 } else { expiry };
+                let value = version.value.bytes();
+                let shown = format!(
+                    "{:?} {seqno} {rev} {cas} {flags} {expiry} {datatype} {level} {value:?}",
+                    version.kind
+                );
+                let key = version.stored_key.to_vec();
+                content.remove(&(true, key.clone()));
+                match version.kind {
+                    VersionKind::Deletion | VersionKind::Expiration => drop(content.remove(&(false, key))),
+                    VersionKind::Abort => {}
+                    _ => drop(content.insert((is_prepare, key), shown)),
+                }
+            });
+            match advanced {
+                Advanced::Idle => return content,
+                Advanced::OnDisk => {
+                    read_on(&mut stream, &mut self.cx);
+                    let now = self.cx.now;
+                    PieceReader::default().turn(&mut self.cx, &mut || now);
+                }
+                Advanced::More => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// What a stream has handed out, for use without the active's lock.
+enum Sent {
+    Snapshot(u64, u64),
+    Advanced,
+    System(u64, SystemEvent),
+    Version(Box<Version<'static>>, Vec<u8>, Vec<u8>),
+}
+
+impl Sent {
+    fn of(event: Event<'_>) -> Self {
+        match event {
+            Event::Snapshot { start, end } => Self::Snapshot(start, end),
+            Event::Advanced(_) => Self::Advanced,
+            Event::System(seqno, event) => Self::System(seqno, event),
+            Event::Version(version) => {
+                let (key, value) = (version.stored_key.to_vec(), version.value.bytes().to_vec());
+                let Version { kind, seqno, rev, cas, flags, expiry, datatype, level, committed, .. } =
+                    version;
+                let (stored_key, nothing): (&[u8], &[u8]) = (&[], &[]);
+                let value_later = VersionValue::Bytes(nothing);
+                let value_less = Version {
+                    kind,
+                    seqno,
+                    rev,
+                    cas,
+                    flags,
+                    expiry,
+                    datatype,
+                    level,
+                    committed,
+                    stored_key,
+                    value: value_later,
+                };
+                Self::Version(Box::new(value_less), key, value)
+            }
+        }
+    }
+}
+
+impl World {
+    fn new(is_persistent: bool) -> Self {
+        let now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_us: 0 };
+        let node = |seed| OneNode::new(is_persistent.then(SimulatedDisk::new), seed, now);
+        let mut world = Self {
+            nodes: [node(7), node(8)],
+            active: 0,
+            term: 1,
+            stream: None,
+            numbers: 0,
+            start: 0,
+            prepared: HashMap::new(),
+        };
+        world.nodes[0].set_role(VbState::Active, 1, None);
+        world.nodes[1].set_role(VbState::Replica, 1, Some("0"));
+        world
+    }
+
+    fn active(&mut self) -> (&mut NodeContext, Arc<Bucket>) {
+        let node = &mut self.nodes[self.active];
+        (&mut node.cx, Arc::clone(&node.bucket))
+    }
+
+    fn with_key(&mut self, number: u16, f: impl FnOnce(&mut NodeContext, &Bucket, Key<'_>)) {
+        let name = format!("key-{number}");
+        let (cx, bucket) = self.active();
+        let manifest = bucket.collections().manifest();
+        let collection = match number % 4 {
+            3 => manifest.collection(DEFAULT, "c").map(|one| one.id),
+            _ => Some(0),
+        };
+        if let Some(collection) = collection {
+            f(cx, &bucket, Key { collection, bytes: name.as_bytes() });
+        }
+    }
+
+    fn run(&mut self, step: &Step) {
+        for node in &mut self.nodes {
+            node.cx.now.unix_ns += 1;
+        }
+        match *step {
+            Step::Set { key, len, expires } => self.with_key(key, |cx, bucket, key| {
+                let expiry = if expires { cx.now.unix_s + 10 } else { 0 };
+                store(cx, bucket, key, &vec![len as u8; usize::from(len)], expiry);
+            }),
+            Step::Remove { key } => self.with_key(key, |cx, bucket, key| {
+                let _ = bucket.remove(cx, key, bucket.locate(key), 0);
+            }),
+            Step::Prepare { key, removes } => self.with_key(key, |cx, bucket, key| {
+                let prepared = bucket.with_entry(cx, key, bucket.locate(key), |entry| {
+                    entry.prepare_at(1);
+                    let value = Value::Bytes(b"prepared");
+                    match removes {
+                        true => entry.remove(),
+                        false => entry.store(Store {
+                            flags: 0,
+                            expiry: Expiry::At(0),
+                            datatype: 0,
+                            value,
+                            new_cas: 0,
+                        }),
+                    }
+                });
+                let _ = prepared;
+            }),
+            Step::End { commits } => {
+                let (cx, bucket) = self.active();
+                let Some((seqno, _)) = bucket.prepared(cx, VB).first().copied() else { return };
+                let _ = if commits { bucket.commit(cx, VB, seqno) } else { bucket.abort(cx, VB, seqno) };
+            }
+            Step::Flush => {
+                for node in &mut self.nodes {
+                    node.bucket.flush(&mut node.cx, 0).unwrap();
+                }
+            }
+            Step::Sleep => {
+                for node in &mut self.nodes {
+                    node.cx.now.unix_s += 200;
+                    kv::pager::turn(&mut node.cx);
+                }
+            }
+            Step::Collection => {
+                let (cx, bucket) = self.active();
+                let is_there = bucket.collections().manifest().collection(DEFAULT, "c").is_some();
+                let change = |manifest: &mut Manifest| match is_there {
+                    true => manifest.remove_collection(DEFAULT, "c"),
+                    false => manifest.add_collection(DEFAULT, "c", 0, false),
+                };
+                bucket.change_collections(change).unwrap();
+                kv::pager::turn(cx);
+            }
+            Step::Copy { room } => drop(self.copy(usize::from(room))),
+            Step::Reconnect => self.stream = None,
+            Step::Write { node } => self.nodes[node].write(),
+            Step::Eject { node } => {
+                let node = &mut self.nodes[node];
+                if node.disk.is_some() {
+                    node.bucket.set_budget(1);
+                    kv::pager::turn(&mut node.cx);
+                    node.bucket.set_budget(1 << 30);
+                }
+            }
+            Step::Crash { node } => {
+                if self.nodes[node].disk.is_some() {
+                    self.stream = None;
+                    self.nodes[node].crash();
+                }
+            }
+            Step::Promote => {
+                let [first, second] = self.nodes.each_ref().map(|node| node.bucket.collections().uid());
+                // Scopes and collections are the bucket's: what is gone on one node does not come back there.
+                if first != second {
+                    return;
+                }
+                self.stream = None;
+                self.term += 1;
+                let old = self.active;
+                self.active = 1 - old;
+                self.nodes[self.active].set_role(VbState::Active, self.term, None);
+                self.nodes[old].set_role(VbState::Replica, self.term, Some("other"));
+            }
+        }
+        for node in &mut self.nodes {
+            node.cx.end_batch();
+        }
+    }
+
+    /// Begins to copy from where the copy is, or from nothing.
+    fn begin(&mut self) -> Stream {
+        self.prepared.clear();
+        let manifest = self.nodes[self.active].bucket.collections().manifest();
+        self.nodes[1 - self.active].bucket.adopt_collections(&manifest.to_json()).unwrap();
+        for _ in 0..2 {
+            let copy = &mut self.nodes[1 - self.active];
+            let position = copy.bucket.copy_position(&mut copy.cx, VB);
+            let position = Position { term: Some(self.term), ..position };
+            self.numbers += 1;
+            let active = &mut self.nodes[self.active];
+            let followed = active.bucket.follow(&mut active.cx, VB, self.numbers, &position, &active.news);
+            let histories = active.bucket.histories(VB);
+            let copy = &mut self.nodes[1 - self.active];
+            match followed {
+                Ok(stream) => {
+                    self.start = position.start;
+                    copy.bucket.copy_begun(&mut copy.cx, VB, self.term, &histories).unwrap();
+                    return stream;
+                }
+                Err(Refused::RollBack(_)) => {
+                    copy.bucket.copy_anew(&mut copy.cx, VB, self.term).unwrap();
+                    copy.bucket.audit(&mut copy.cx).unwrap();
+                }
+                Err(why) => panic!("{why:?}"),
+            }
+        }
+        panic!("who has nothing may begin");
+    }
+
+    /// Copies what comes next. Returns true if there was nothing.
+    fn copy(&mut self, room: usize) -> bool {
+        let mut stream = self.stream.take().unwrap_or_else(|| self.begin());
+        let [first, second] = &mut self.nodes;
+        let (active, copy) = if self.active == 0 { (first, second) } else { (second, first) };
+        let manifest = active.bucket.collections().manifest();
+        let (bucket, cx, term) = (&copy.bucket, &mut copy.cx, self.term);
+        let mut put = |change: &Foreign<'_>| bucket.copy(cx, VB, term, change).unwrap();
+        let mut sent = Vec::new();
+        let advanced = stream.advance(&mut active.cx, room, &mut |event| sent.push(Sent::of(event)));
+        for one in sent {
+            match one {
+                Sent::Snapshot(start, end) => put(&Foreign::Snapshot { start, end }),
+                Sent::Advanced => {}
+                Sent::System(seqno, event) => {
+                    let (scope, id) = (event.scope, event.collection);
+                    let change = match event.what {
+                        Change::CreateCollection => match manifest.of_id(id) {
+                            Some((_, one)) => {
+                                let (name, max_ttl_s) = (&*one.name, one.max_ttl_s);
+                                ForeignChange::CreateCollection { scope, id, name, max_ttl_s }
+                            }
+                            None => continue,
+                        },
+                        Change::DropCollection => ForeignChange::DropCollection { scope, id },
+                        other => panic!("{other:?}"),
+                    };
+                    put(&Foreign::System { seqno, uid: event.uid, change });
+                }
+                Sent::Version(version, key, value) => {
+                    let stored_key = key.as_slice();
+                    let version = Version { stored_key, value: VersionValue::Bytes(&value), ..*version };
+                    let (seqno, prepared) = (version.seqno, self.prepared.remove(stored_key));
+                    match (version.kind, prepared) {
+                        (VersionKind::Abort, None) if version.cas > self.start => {}
+                        (VersionKind::Abort, _) => {
+                            put(&Foreign::Abort { prepared: version.cas, seqno, stored_key });
+                        }
+                        (VersionKind::Prepare | VersionKind::PrepareDeletion, _) => {
+                            self.prepared.insert(stored_key.to_vec(), (seqno, version.cas));
+                            put(&Foreign::Version(version));
+                        }
+                        (_, Some((prepared, cas))) if version.committed && cas == version.cas => {
+                            put(&Foreign::Commit { prepared, seqno, stored_key });
+                        }
+                        _ => put(&Foreign::Version(version)),
+                    }
+                }
+            }
+        }
+        let is_whole = stream.snapshot().is_none() && advanced != Advanced::Lost;
+        if is_whole {
+            // Not everything is told that has a seqno.
+            put(&Foreign::Advanced(stream.cursor()));
+        }
+        match advanced {
+            Advanced::Lost => return false,
+            Advanced::OnDisk => {
+                read_on(&mut stream, &mut active.cx);
+                let now = active.cx.now;
+                PieceReader::default().turn(&mut active.cx, &mut || now);
+            }
+            Advanced::Idle | Advanced::More => {}
+            other => panic!("{other:?}"),
+        }
+        self.stream = Some(stream);
+        advanced == Advanced::Idle && is_whole
+    }
+
+    /// Copies to the end, and compares.
+    fn settle(&mut self) {
+        for _ in 0..100_000 {
+            if self.copy(10_000) {
+                let high = |node: &OneNode| node.bucket.vb_info(VB).unwrap().high_seqno;
+                let [first, second] = &mut self.nodes;
+                assert_eq!(high(first), high(second));
+                assert_eq!(first.content(u64::MAX), second.content(u64::MAX));
+                assert_eq!(first.bucket.vb_uuid(VB), second.bucket.vb_uuid(VB));
+                assert_eq!(first.bucket.histories(VB)[0], second.bucket.histories(VB)[0]);
+                for node in &mut self.nodes {
+                    node.bucket.audit(&mut node.cx).unwrap();
+                }
+                return;
+            }
+        }
+        panic!("it never comes to the end");
+    }
+}
+
+fn store(cx: &mut NodeContext, bucket: &Bucket, key: Key<'_>, value: &[u8], expiry: u32) {
+    let store =
+        Store { flags: 7, expiry: Expiry::At(expiry), datatype: 0, value: Value::Bytes(value), new_cas: 0 };
+    let at = bucket.locate(key);
+    let store = if value.len() > kv::LARGE_VALUE {
+        let mut item = bucket.prepare_large(cx, key, value.len()).unwrap();
+        item.window(0, value.len()).copy_from_slice(value);
+        Store { value: Value::Large(Box::new(item)), ..store }
+    } else {
+        store
+    };
+    // A key that waits for its commit accepts nothing.
+    let _ = bucket.mutate(cx, key, at, Mutation { kind: StoreKind::Set, cas: 0, store });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_copy_has_what_the_active_has(
+        is_persistent in any::<bool>(),
+        steps in proptest::collection::vec(step(), 1..300),
+    ) {
+        let mut world = World::new(is_persistent);
+        for step in &steps {
+            world.run(step);
+        }
+        world.settle();
+        // And so it has after a restart.
+        for node in 0..2 {
+            world.run(&Step::Write { node });
+            world.run(&Step::Crash { node });
+        }
+        world.settle();
+    }
+}
+
+#[test]
+fn what_is_not_in_order_or_of_another_term_is_refused() {
+    let mut world = World::new(false);
+    let copy = &mut world.nodes[1];
+    let (bucket, cx) = (Arc::clone(&copy.bucket), &mut copy.cx);
+    let advanced = Foreign::Advanced(3);
+    assert_eq!(bucket.copy(cx, VB, 2, &advanced), Err(NotCopied::Role));
+    assert!(matches!(bucket.copy(cx, VB, 1, &advanced), Err(NotCopied::Broken(_))), "before a snapshot");
+    bucket.copy_begun(cx, VB, 1, &[(5, 0)]).unwrap();
+    bucket.copy(cx, VB, 1, &Foreign::Snapshot { start: 0, end: 5 }).unwrap();
+    bucket.copy(cx, VB, 1, &advanced).unwrap();
+    assert!(matches!(bucket.copy(cx, VB, 1, &Foreign::Advanced(2)), Err(NotCopied::Broken(_))));
+    assert!(matches!(bucket.copy(cx, VB, 1, &Foreign::Advanced(6)), Err(NotCopied::Broken(_))));
+    let missing = Foreign::Commit { prepared: 2, seqno: 4, stored_key: b"\0k" };
+    assert!(matches!(bucket.copy(cx, VB, 1, &missing), Err(NotCopied::Broken(_))));
+    // The rest of the snapshot may supersede what it has.
+    assert_eq!(bucket.copy_position(cx, VB).snapshot, (0, 5));
+    assert_eq!((bucket.copy_position(cx, VB).start, bucket.copy_position(cx, VB).uuid), (3, 5));
+    // Writes are for the active.
+    let key = Key::plain(b"k");
+    let removed = bucket.remove(cx, key, bucket.locate(key), 0);
+    assert_eq!(removed, Err(kv::KvError::NotActive));
+    // Promoted in the middle of a snapshot, its history begins before that.
+    let change = RoleChange { state: Some(VbState::Active), term: Some(2), ..RoleChange::default() };
+    bucket.set_role(cx, VB, change).unwrap();
+    let histories = bucket.histories(VB);
+    assert_eq!((histories.len(), histories[0].1, histories[1]), (2, 0, (5, 0)));
+    let lower = RoleChange { state: Some(VbState::Replica), term: Some(1), ..RoleChange::default() };
+    assert!(bucket.set_role(cx, VB, lower).is_err());
+    assert_eq!(bucket.standing(VB), (VbState::Active, 2));
+}
+
+#[test]
+fn a_snapshot_ends_whose_last_item_is_flushed_meanwhile() {
+    let mut world = World::new(true);
+    world.with_key(0, |cx, bucket, key| store(cx, bucket, key, &[7; 33_000], 0));
+    while world.stream.as_ref().is_none_or(|stream| stream.cursor() == 0) {
+        world.copy(1);
+    }
+    assert!(world.stream.as_ref().unwrap().snapshot().is_some());
+    world.run(&Step::Collection);
+    world.run(&Step::Write { node: 0 });
+    world.settle();
+}

@@ -81,12 +81,12 @@ class Cluster:
         assert status == expect, (status, body)
         return body
 
-    def assign(self, chain, vbs=ALL, bucket="default", term=1):
-        """Makes the first node of a chain the active, and the others its replicas."""
+    def assign(self, chain, vbs=ALL, bucket="default", term=1, without=None):
+        """Makes the first node of a chain the active, and the others its replicas, except for one that cannot be reached."""
         active, *replicas = chain
         self.set_role(active, vbs, bucket, state="active", topology=[list(chain)], term=term)
         for name in replicas:
-            if name in self.nodes and self.nodes[name].alive():
+            if name != without:
                 self.set_role(name, vbs, bucket, state="replica", source=active, topology=[list(chain)], term=term)
 
     def role(self, name, vb, bucket="default"):

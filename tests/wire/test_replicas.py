@@ -183,6 +183,28 @@ def test_a_restarted_replica_goes_on(pair, kind):
         assert client.set(b"durable", level=1).status == SUCCESS
 
 
+@pytest.mark.parametrize("kind", ["persistent"], indirect=True)
+def test_an_active_that_was_killed_waits_for_a_decision(pair):
+    with Client(pair["n1"]) as client:
+        assert client.set(b"key", level=1).status == SUCCESS
+    # Stopped in order it has everything.
+    assert pair["n1"].stop() == 0
+    pair.restart("n1")
+    assert pair.role("n1", VB)["state"] == "active"
+    with Client(pair["n1"]) as client:
+        assert client.set(b"more", level=1).status == SUCCESS
+    pair.kill("n1")
+    pair.restart("n1")
+    assert pair.role("n1", VB)["state"] == "pending"
+    wait_until(lambda: "until it is said who is active" in pair["n1"].log(), "a line in the log")
+    with Client(pair["n1"]) as client:
+        assert client.get(b"key") == NOT_MY_VBUCKET
+    pair.set_role("n2", state="active", topology=[["n2", "n1"]], term=2)
+    pair.set_role("n1", state="replica", source="n2", topology=[["n2", "n1"]], term=2)
+    pair.assert_equal("n2", "n1", [VB])
+    assert {b"\0key", b"\0more"} <= set(pair.content("n1", VB))
+
+
 def test_whoever_has_another_history_begins_again(pair):
     with Client(pair["n1"]) as client:
         client.set(b"common", level=1)

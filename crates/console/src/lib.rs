@@ -18,7 +18,8 @@
 //!   GET  /requests/slow  /requests/large   the newest of them; always need a login, for they have keys
 //!   GET  /pools  /pools/default  /pools/default/nodeServices
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
-//!   GET  /pools/default/buckets/B/vbuckets/N  /pools/default/buckets/B/scopes  /pools/default/buckets/B/stats
+//!   GET  /pools/default/buckets/B/vbuckets  /pools/default/buckets/B/vbuckets/N   their roles
+//!   GET  /pools/default/buckets/B/scopes  /pools/default/buckets/B/stats
 //!   GET  /pools/default/buckets/B/sizeClasses   the sizes of its items, and of the slots they lie in
 //!   GET  /pools/default/buckets/B/hotKeys   always needs a login
 //!   GET  /pools/default/buckets/B/prefixes   memory by prefixes of keys; always needs a login
@@ -37,7 +38,7 @@
 //!   DELETE /pools/default/buckets/B   delete; always needs a login
 //!   POST /pools/default/buckets/B     change; always needs a login
 //!   POST /pools/default/buckets/B/controller/doFlush   empty it; always needs a login
-//!   POST /pools/default/buckets/B/vbuckets/N   state and chains; always needs a login
+//!   POST /pools/default/buckets/B/vbuckets  /pools/default/buckets/B/vbuckets/N   roles; always need a login
 //!   POST /pools/default/buckets/B/audit    walks over all of its data; always needs a login
 //!   POST /pools/default/buckets/B/backup   a copy of a persistent bucket; always needs a login
 //! ```

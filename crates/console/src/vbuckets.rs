@@ -36,6 +36,7 @@ fn shown(console: &Console, bucket: &Bucket, vb: VbId) -> Value {
     let info = bucket.vb_info(vb);
     shown["vbucket"] = json!(vb.0);
     shown["high_seqno"] = json!(info.as_ref().map(|info| info.high_seqno));
+    shown["complete_seqno"] = json!(execute(console, |cx| bucket.complete_seqno(cx, vb)));
     shown["persisted_seqno"] = json!(info.as_ref().map(|info| info.persisted_seqno));
     shown
 }

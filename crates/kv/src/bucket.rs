@@ -155,6 +155,8 @@ pub struct Bucket {
     following: follow::Following,
     /// Roles have been set.
     has_roles: AtomicBool,
+    /// See [`Bucket::undecided`].
+    undecided: AtomicU32,
     /// Where copies come from.
     pub(crate) peers: Peers,
     /// History ids that are not the bucket's own, by vBucket; 0: it is. Missing while there is none.
@@ -267,6 +269,7 @@ impl Bucket {
             scans: Ranked::default(),
             following: follow::Following::default(),
             has_roles: AtomicBool::new(false),
+            undecided: AtomicU32::new(0),
             peers: Peers::default(),
             uuids: OnceLock::new(),
             keep_collections: keep,

@@ -1,7 +1,7 @@
 //! The cluster map that a client routes by, as JSON: one for a connection without a bucket, one per bucket.
 //!
 //! A node whose vBuckets have no chains is the whole cluster: it owns every vBucket, and there are no replicas. If they
-//! have, the map of the bucket lists the nodes in them: who is active, and who has replicas. Clients read `$HOST` as the
+//! have, the map of the bucket lists the nodes in them: who is active, who has replicas. Clients read `$HOST` as the
 //! address they connected to, so the map is right behind any address, until an operator gives the node a name. Only
 //! services that answer are listed: a service without a listener would keep `wait_until_ready` of the SDKs waiting.
 //!
@@ -202,8 +202,7 @@ struct Chains {
     peers: Vec<PeerNode>,
     /// Most replicas of a vBucket.
     replicas: usize,
-    /// Per vBucket the active and the replicas: 0 is this node, the others are those of `peers` from 1 on, -1 is nobody.
-    /// Empty if there are no chains.
+    /// Per vBucket the active and the replicas: 0 is this node, from 1 on those of `peers`, -1 nobody. Empty if there are no chains.
     map: Vec<Vec<i16>>,
 }
 

@@ -245,7 +245,8 @@ impl<T> DurabilityMonitor<T> {
         }
     }
 
-    /// Forgets all prepares, because another node ends them, and what nodes have acknowledged: that was another history.
+    /// Forgets all prepares, because another node ends them; and what nodes have acknowledged, which may be of another
+    /// history.
     pub fn clear(&mut self) {
         self.prepares.clear();
         self.deadlines.clear();

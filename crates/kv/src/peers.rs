@@ -55,8 +55,8 @@ impl Peers {
         missing.map(|(name, peer)| (Arc::clone(name), peer.attempts)).collect()
     }
 
-    /// Takes a connection, which is called for all vBuckets that are copied from there. Returns false if there is another
-    /// connection, or nothing to be copied.
+    /// Takes a connection, which is called for all vBuckets that are copied from there. Returns false if there is
+    /// another one, or nothing to be copied.
     pub(crate) fn connected(&self, name: &str, news: &Arc<News>) -> bool {
         let mut peers = self.0.lock();
         let peer = peers.get_mut(name).filter(|peer| peer.news.is_none() && !peer.vbuckets.is_empty());

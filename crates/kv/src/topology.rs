@@ -133,6 +133,11 @@ impl Topology {
         Self::new(chains)
     }
 
+    /// Returns true if there are other nodes than the active in its chains.
+    pub(crate) fn has_others(&self) -> bool {
+        self.chains.iter().any(|chain| chain.iter().skip(1).any(Option::is_some))
+    }
+
     /// Returns the chains; none if the active is alone.
     pub fn chains(&self) -> &[Chain] {
         &self.chains

@@ -278,7 +278,8 @@ fn a_load_that_takes_too_long_is_ended_with_all_that_it_started() {
 #[test]
 fn what_children_use_counts_whoever_waits_for_them() {
     let place = Place::new();
-    // A loop in a child of the server, and in one that has left it. The server holds both ends of its pipe: no end of file.
+    // A loop in a child of the server, and in one that has left it. The server holds both ends of its pipe, which so
+    // has no end of file.
     let text = r#"
 [subject]
 command = ["sh", "-c", '''

@@ -322,6 +322,14 @@ impl WarmUp {
             if !figures.is_running() && persistence.report_warm_once() {
                 let damaged = figures.vbuckets - figures.vbuckets_done;
                 tracing::info!(bucket = name, records = figures.records, damaged, seconds, "warmed up");
+                if bucket.undecided() > 0 {
+                    tracing::warn!(
+                        bucket = name,
+                        vbuckets = bucket.undecided(),
+                        "were active with replicas, and may have lost their last changes: they are pending, until \
+                        it is said who is active"
+                    );
+                }
             } else if is_due && figures.is_running() {
                 tracing::info!(
                     bucket = name,

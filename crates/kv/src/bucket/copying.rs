@@ -81,20 +81,18 @@ pub struct CopyWanted {
     pub is_promised: bool,
 }
 
-/// How far a copy is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CopyFigures {
-    /// The last seqno that it has.
-    pub high_seqno: u64,
-    /// It has all of the last snapshot.
-    pub is_whole: bool,
-}
-
 impl Locked<'_> {
     /// Returns what a copy knows of what it copies, if it is one in this term.
     fn copied(&self, term: u64) -> Result<Copied, NotCopied> {
         let sync = self.sync_writes().filter(|sync| sync.is_copy() && sync.role.term == term);
         sync.map(|sync| sync.copied).ok_or(NotCopied::Role)
+    }
+
+    /// Returns up to which seqno everything is here: a part of a snapshot may lack what its rest supersedes.
+    pub(super) fn complete_seqno(&self) -> u64 {
+        let (start, end) = self.sync_writes().map_or((0, 0), |sync| sync.copied.snapshot);
+        let high_seqno = self.high_seqno();
+        if high_seqno < end { start.min(high_seqno) } else { high_seqno }
     }
 
     fn set_copied(&mut self, copied: Copied) {
@@ -250,19 +248,12 @@ impl Bucket {
     /// Returns up to which seqno the active may count on this copy, if a prepare above `told` waits for that.
     pub fn copy_acknowledgement(&self, cx: &mut ThreadContext, vb: VbId, told: u64) -> Option<u64> {
         let locked = self.lock(cx, vb);
-        let (start, end) = locked.sync_writes()?.copied.snapshot;
-        let high_seqno = locked.high_seqno();
-        // A part of a snapshot may lack what its rest has superseded.
-        let whole_seqno = if high_seqno < end { start } else { high_seqno };
-        locked.acknowledgeable(told, whole_seqno)
+        locked.acknowledgeable(told, locked.complete_seqno())
     }
 
-    /// Returns how far a copy is.
-    pub fn copy_figures(&self, cx: &mut ThreadContext, vb: VbId) -> CopyFigures {
-        let locked = self.lock(cx, vb);
-        let high_seqno = locked.high_seqno();
-        let end = locked.sync_writes().map_or(0, |sync| sync.copied.snapshot.1);
-        CopyFigures { high_seqno, is_whole: high_seqno >= end }
+    /// Returns up to which seqno a vBucket has everything.
+    pub fn complete_seqno(&self, cx: &mut ThreadContext, vb: VbId) -> u64 {
+        self.lock(cx, vb).complete_seqno()
     }
 
     /// Returns true if reads of copies are served: the vBucket is a replica, or about to be the active.

@@ -8,7 +8,7 @@ use super::{Bucket, attention, scramble};
 use crate::index::Locked;
 use crate::mailbox::Outcome;
 use crate::role::{Role, RoleChange, RoleError};
-use crate::sync_writes::{Copied, Notices};
+use crate::sync_writes::Notices;
 use crate::topology::{Topology, VbState};
 use crate::{Cookie, KvError, ThreadContext, VbId};
 
@@ -32,12 +32,21 @@ impl Locked<'_> {
 impl Bucket {
     /// Restores the role as last written once the journal has been read, unless it has been set since; then tracks the
     /// prepares that were found.
+    ///
+    /// An active that may lack the end of its history stays pending if there are others in its chains: they may have
+    /// what was acknowledged, and would have to forget it.
     pub(crate) fn restore_setting(&self, cx: &mut ThreadContext, vb: VbId) {
-        let mut source = None;
+        let (mut source, mut waits) = (None, false);
         self.tend(cx, vb, |locked, _| {
-            if let Some(setting) = locked.durable().setting.take()
+            let may_lack = locked.durable().may_lack;
+            if let Some(mut setting) = locked.durable().setting.take()
                 && locked.sync_writes().is_none()
             {
+                if may_lack && setting.role.state == VbState::Active && setting.role.topology.has_others() {
+                    setting.role.state = VbState::Pending;
+                    waits = true;
+                    locked.note_state();
+                }
                 let sync = locked.sync_writes_mut();
                 sync.monitor.set_topology(&setting.role.topology);
                 (sync.role, sync.copied) = (setting.role, setting.copied);
@@ -58,6 +67,9 @@ impl Bucket {
         if is_missing {
             cx.hub.links.ring();
         }
+        if waits {
+            self.undecided.fetch_add(1, Relaxed);
+        }
     }
 
     /// Tracks the prepares of a vBucket as if it had just been read from disk.
@@ -74,6 +86,11 @@ impl Bucket {
     /// Returns true if every vBucket has the role that it has by itself, as far as is known without a look at each.
     pub(crate) fn has_default_roles(&self) -> bool {
         !self.has_roles.load(Relaxed)
+    }
+
+    /// Returns how many vBuckets were active before the start, and are pending now, since other nodes may have more.
+    pub fn undecided(&self) -> u32 {
+        self.undecided.load(Relaxed)
     }
 
     /// Returns the state and the chains of a vBucket.
@@ -175,12 +192,10 @@ impl Bucket {
 
     /// Makes an active of what was none. If it is a copy, a history begins, where the other one may have gone on.
     fn take_charge(&self, locked: &mut Locked<'_>, vb: VbId, now_ns: u64) {
+        // Of a snapshot there is all, or nothing that others could go on from.
+        let (high_seqno, began_at) = (locked.high_seqno(), locked.complete_seqno());
         let copied = std::mem::take(&mut locked.sync_writes_mut().copied);
-        let Copied { is_any, snapshot: (start, end) } = copied;
-        if is_any {
-            let high_seqno = locked.high_seqno();
-            // Of a snapshot there is all, or nothing that could be told from it.
-            let began_at = if high_seqno < end { start.min(high_seqno) } else { high_seqno };
+        if copied.is_any {
             let uuid = scramble(self.history_seed() ^ now_ns, high_seqno << 16 | u64::from(vb.0)) >> 16;
             locked.begin_history(uuid, began_at);
             self.set_vb_uuid(vb, uuid);

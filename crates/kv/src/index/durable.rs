@@ -64,6 +64,8 @@ pub(crate) struct Durable {
     pub(crate) histories: Vec<(u64, u64)>,
     /// The role as found on disk, until it takes effect.
     pub(crate) setting: Option<Setting>,
+    /// The end of its last history may be lost.
+    pub(crate) may_lack: bool,
     /// Set while the journal is read.
     pub(super) replay: Option<Box<Replay>>,
 }

@@ -52,7 +52,7 @@ impl Hasher for AsItIs {
 pub(super) struct Prepares {
     by_seqno: VecDeque<Prepared>,
     by_key: HashMap<u64, u64, BuildHasherDefault<AsItIs>>,
-    /// Those up to this seqno may have been committed before, and whoever was told so must not see what was before them.
+    /// Those up to this seqno may have been committed before: who was told so must not see what was before them.
     adopted_seqno: u64,
 }
 

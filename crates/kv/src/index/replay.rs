@@ -1,4 +1,5 @@
-//! A vBucket that is being read from its journal. Until its end all seqnos are those on disk, see [`super::durable::Durable::base`].
+//! A vBucket that is being read from its journal. Until its end all seqnos are those on disk
+//! ([`super::durable::Durable::base`]).
 //!
 //! Records come in any order, from several threads, each under the lock; for every key the highest seqno wins.
 //! Tombstones stay in the table until the last run is in, lest an older record bring the key back. A prepare counts if
@@ -198,6 +199,7 @@ impl Locked<'_> {
         // What a copy has is a part of its source's history, however much of it is lost.
         let is_copy = durable.setting.as_ref().is_some_and(|setting| setting.copied.is_any);
         if !is_copy && durable.histories.last().is_none_or(|(last, _)| *last != history) {
+            durable.may_lack = !durable.histories.is_empty();
             durable.histories.push((history, high_seqno));
             durable.state_version += 1;
         }

@@ -58,7 +58,8 @@ pub(super) struct State {
 
 impl State {
     /// Returns when an expiry window is due. None while the journal is read: what has expired may have been replaced by
-    /// a record that is yet to be read, and a tombstone would count as later than that. None where another node decides.
+    /// a record that is yet to be read, and a tombstone would count as later than that. None where another node
+    /// decides.
     pub(super) fn expiry_due_s(&self) -> Option<u32> {
         let rare = self.rare.as_ref()?;
         let is_replayed = rare.durable.as_ref().is_some_and(|durable| durable.replay.is_some());

@@ -34,8 +34,8 @@ fn target(
 }
 
 /// SET_VBUCKET: the extras are the state, 1 or 4 bytes; the value, if there is one, is
-/// `{"topology":[[...],[...]],"source":"node","term":1,"takeover":true}`. What is not named stays as it is. The topology
-/// `null` means this node alone. A term is answered once the promise to accept nothing lower is on disk.
+/// `{"topology":[[...],[...]],"source":"node","term":1,"takeover":true}`. What is not named stays. The topology `null`
+/// means this node alone. A term is answered once the promise to accept nothing lower is on disk.
 pub(super) fn set(
     peer: &mut Peer,
     answer: &Answer,

@@ -202,7 +202,8 @@ struct Chains {
     peers: Vec<PeerNode>,
     /// Most replicas of a vBucket.
     replicas: usize,
-    /// Per vBucket the active and the replicas: 0 is this node, from 1 on those of `peers`, -1 nobody. Empty if there are no chains.
+    /// Per vBucket the active and the replicas: 0 is this node, from 1 on those of `peers`, -1 nobody. Empty without
+    /// chains.
     map: Vec<Vec<i16>>,
 }
 

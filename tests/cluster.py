@@ -11,6 +11,7 @@ from tests import dcp, servers
 from tests.dcp import Copy, Dcp
 from tests.frames import SUCCESS
 from tests.persistence.bucket import http, wait_until, wait_warm
+from tests.relay import Relay
 
 ALL = (0, 1023)
 
@@ -18,22 +19,28 @@ ALL = (0, 1023)
 class Cluster:
     """Nodes n1, n2, ...; each has all buckets, and knows of the others by their names."""
 
-    def __init__(self, home, count, buckets=("default,ephemeral,128MiB",), config=""):
-        self.home, self.buckets, self.config = pathlib.Path(home), buckets, config
+    def __init__(self, home, count, buckets=("default,ephemeral,128MiB",), config="", relayed=(), wraps=None):
+        """Others reach a node in `relayed` through a relay. `wraps`: command prefixes of nodes."""
+        self.home, self.buckets, self.config, self.wraps = pathlib.Path(home), buckets, config, wraps or {}
         self.names = [f"n{number + 1}" for number in range(count)]
         self.nodes = {}
         self.ports = {name: {"kv": servers.free_port(), "http": servers.free_port()} for name in self.names}
-        self.terms = {}
+        self.relays = {name: Relay(("127.0.0.1", self.ports[name]["kv"])) for name in relayed}
         for name in self.names:
             self.start(name)
 
     def start(self, name):
         home = self.home / name
         home.mkdir(exist_ok=True)
-        peers = " ".join(f"{other}=127.0.0.1:{ports['kv']}/{ports['http']}" for other, ports in self.ports.items() if other != name)
+        peers = " ".join(f"{other}=127.0.0.1:{self.kv_port(other)}/{self.ports[other]['http']}" for other in self.names if other != name)
         config = f"{self.config}\n[replication]\nnode = {name!r}\npeers = {peers!r}\n"
-        self.nodes[name] = servers.Dormouse(home=home, buckets=self.buckets, memory="512MiB", config=config, ports=self.ports[name])
+        named = {"ports": self.ports[name], "wrap": self.wraps.get(name, ())}
+        self.nodes[name] = servers.Dormouse(home=home, buckets=self.buckets, memory="512MiB", config=config, **named)
         return self.nodes[name]
+
+    def kv_port(self, name):
+        """Where others reach it."""
+        return self.relays[name].port if name in self.relays else self.ports[name]["kv"]
 
     def __getitem__(self, name):
         return self.nodes[name]
@@ -61,6 +68,8 @@ class Cluster:
             if node.alive():
                 node.process.send_signal(signal.SIGCONT)
             node.stop()
+        for relay in self.relays.values():
+            relay.stop()
 
     def __enter__(self):
         return self

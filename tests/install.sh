@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(memcached libmemcached-tools redis-server strace tmux python3 python3-venv nodejs npm g++ make netcat-openbsd curl openssl
+packages=(memcached libmemcached-tools faketime redis-server strace tmux python3 python3-venv nodejs npm g++ make netcat-openbsd curl openssl
     chromium libjemalloc2 libgoogle-perftools4 libmimalloc2.0 postgresql systemd groff-base lintian prometheus
     openvswitch-switch openvswitch-common python3-openvswitch ovn-central ovn-host)
 

@@ -1,12 +1,7 @@
 """A full disk: writers get a temporary failure, readers are served, and once there is space again, service resumes by
-itself.
+itself."""
 
-The disk is a tmpfs of a few MiB, so these tests need to be root (as in CI's container); without that they fail.
-"""
-
-import os
 import socket
-import subprocess
 import threading
 import time
 
@@ -15,43 +10,21 @@ import pytest
 from tests.frames import AMBIGUOUS, DELETE, NOT_FOUND, SUCCESS, TEMPORARY_FAILURE
 
 from .peer import PERSIST_TO_MAJORITY, Peer
+from .small_disk import DISK_MIB, SmallDisk
 from .values import chunk, names
 
-DISK_MIB, BALLAST_MIB = 24, 14
+BALLAST_MIB = 14
 VALUE_BYTES = 20_000
 RECOVERY_S = 20
 # Space for endpoints.json, with which these tests find the node.
 SMALL_FILES_BYTES = 4 << 10
 
 
-class SmallDisk:
-    """A mounted tmpfs with a ballast file that can be removed."""
-
-    def __init__(self, path):
-        self.path = path
-        path.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=700", "dormouse-test", path], capture_output=True, text=True)
-        if done.returncode != 0:
-            pytest.fail(f"a tmpfs cannot be mounted (uid {os.getuid()}): {done.stderr.strip()}; run this as root, where mounting is allowed")
-        self.ballast = path / "ballast"
-
-    def fill(self):
-        self.ballast.write_bytes(bytes(BALLAST_MIB << 20))
-
-    def free(self):
-        self.ballast.unlink()
-
-    def unmount(self):
-        # A process that was just killed may still hold it.
-        subprocess.run(["umount", "--lazy", self.path], check=True)
-
-
 @pytest.fixture
 def disk(tmp_path):
-    disk = SmallDisk(tmp_path / "disk")
-    disk.fill()
-    yield disk
-    disk.unmount()
+    with SmallDisk(tmp_path / "disk") as disk:
+        disk.fill(BALLAST_MIB)
+        yield disk
 
 
 def fill(peer, prefix):

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import subprocess
 
 import pytest
 from pymemcache.exceptions import MemcacheServerError
@@ -11,21 +10,14 @@ from tests.frames import GET, INTERNAL_ERROR, SET, TEMPORARY_FAILURE
 from tests.persistence.bucket import (
     binary, document, http, memcached, start, statistics, vbucket_of, wait_all_persisted, wait_until, wait_warm,
 )
+from tests.persistence.small_disk import SmallDisk
 from tests.persistence.test_buckets import journal
-
-DISK_MIB = 24
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system with little space. Mounting needs root."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", place], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", place], check=True)
+    with SmallDisk(tmp_path / "disk") as disk:
+        yield disk.path
 
 
 def health(node):

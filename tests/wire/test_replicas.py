@@ -105,6 +105,14 @@ def test_flush_all_and_collections_are_followed(pair):
     wait_until(lambda: manifest("n1") == manifest("n2"), "the manifest without the collection")
 
 
+def test_whoever_is_active_is_in_the_map_by_whatever_name(pair):
+    shown = lambda name: json.loads(http(pair[name], "GET", "/pools/default/b/default")[1])["vBucketServerMap"]["vBucketMap"][VB]
+    pair.set_role("n1", (VB, VB), topology=[["us", "absent"]])
+    assert shown("n1") == [0, -1]
+    pair.set_role("n1", (VB, VB), topology=[["n2", "n1"]])
+    assert shown("n1") == [0, -1] and shown("n2") == [1, 0]
+
+
 def test_a_replica_serves_reads_of_replicas_only(pair):
     with Client(pair["n1"]) as client, Client(pair["n2"]) as replica:
         assert client.set(b"key", b'{"a":1}').status == SUCCESS

@@ -2,11 +2,13 @@
 
 use crate::answers::Answers;
 use crate::buckets::{invalid, missing, refused};
+use crate::login::Identity;
 use crate::{Console, Refusal};
-use axum::Json;
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use kv::users::roles::Rights;
 use kv::{Bucket, Cookie, KvError, NodeContext, Now, Outcome, RoleChange, RoleError, VbId, VbState};
 use parking_lot::MutexGuard;
 use serde_json::{Value, json};
@@ -46,25 +48,38 @@ fn shown(console: &Console, bucket: &Bucket, vb: VbId) -> Value {
 /// accept nothing lower is on disk.
 pub async fn set(
     State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
     Path((name, vb)): Path<(String, u16)>,
     Form(fields): Fields,
 ) -> Response {
     let Some((bucket, vb)) = find(&console, &name, vb) else { return missing() };
-    match request(&fields, false) {
-        Ok(Wanted { change, .. }) => set_all(&console, &bucket, vb.0..=vb.0, change).await,
+    match request(&fields, false).and_then(|wanted| check_source(&console, &identity, wanted)) {
+        Ok(Wanted { change, .. }) => set_all(console, bucket, vb.0..=vb.0, change).await,
         Err(refusal) => refused(refusal),
     }
+}
+
+/// Only whoever may change the settings of the node may have it connect to any other.
+fn check_source(console: &Console, identity: &Identity, wanted: Wanted) -> Result<Wanted, Refusal> {
+    let is_allowed = identity.roles().on_node().contain(Rights::NODE);
+    if wanted.change.names_stranger(&console.node.replication()) && !is_allowed {
+        let reason = "Allowed: one of the node's peers; for a full administrator, any address.";
+        return Err(invalid("source", reason.to_owned()));
+    }
+    Ok(wanted)
 }
 
 /// `POST /pools/default/buckets/B/vbuckets`: the same for those from `first` to `last`; without these, for all. The
 /// first that cannot be changed ends it: those before it are changed.
 pub async fn set_range(
     State(console): State<Console>,
+    Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
     Form(fields): Fields,
 ) -> Response {
     let Some(bucket) = console.node.bucket(&name) else { return missing() };
-    let Wanted { change, first, last } = match request(&fields, true) {
+    let wanted = request(&fields, true).and_then(|wanted| check_source(&console, &identity, wanted));
+    let Wanted { change, first, last } = match wanted {
         Ok(wanted) => wanted,
         Err(refusal) => return refused(refusal),
     };
@@ -73,12 +88,23 @@ pub async fn set_range(
     if first > last || last > end {
         return refused(invalid("last", format!("Allowed: first <= last <= {end}.")));
     }
-    set_all(&console, &bucket, first..=last, change).await
+    set_all(console, bucket, first..=last, change).await
 }
 
+/// Goes on if the client does not wait for the answer: the letters are taken all the same.
 async fn set_all(
+    console: Console,
+    bucket: Arc<Bucket>,
+    vbs: RangeInclusive<u16>,
+    change: RoleChange,
+) -> Response {
+    let all = tokio::spawn(async move { set_each(&console, &bucket, vbs, change).await });
+    all.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+}
+
+async fn set_each(
     console: &Console,
-    bucket: &Arc<Bucket>,
+    bucket: &Bucket,
     vbs: RangeInclusive<u16>,
     change: RoleChange,
 ) -> Response {
@@ -142,6 +168,7 @@ impl NotSet {
                 return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
             }
             Self::Refused(error @ RoleError::Term { .. }) => ("term", StatusCode::CONFLICT, error),
+            Self::Refused(error @ RoleError::TermMost) => ("term", StatusCode::BAD_REQUEST, error),
             Self::Refused(error @ RoleError::Source) => ("source", StatusCode::BAD_REQUEST, error),
             Self::Refused(error @ RoleError::TakeOver) => ("takeover", StatusCode::BAD_REQUEST, error),
         };

@@ -78,6 +78,7 @@ const ENGINE_ORDER: &[&str] = &[
     "client_memory",
     "mutation",
     "mailbox",
+    "map_watch",
     "news",
     "peers",
     "durability_monitor",

@@ -126,6 +126,7 @@ pub struct Bucket {
     /// Set while items of dropped collections wait to be reclaimed.
     dropped: AtomicBool,
     uuid_seed: u64,
+    had_clean_end: bool,
     vbucket_mask: u16,
     vbuckets: Box<[VBucket]>,
     resources: Resources,
@@ -204,6 +205,7 @@ impl Bucket {
         let tenant = Tenant::new(threads + 1, settings.memory_bytes).map_err(|error| error.to_string())?;
         let (mut uuid, mut uuid_seed) = identities(&secrets);
         let (mut persistence, mut dirty, mut attention) = (None, None, 0);
+        let had_clean_end = journal.as_ref().is_some_and(|(opened, _)| opened.had_clean_end);
         if let Some((opened, bells)) = &journal {
             (uuid, uuid_seed) = (opened.uuid.clone(), opened.history_seed);
             settings.vbuckets = opened.vbuckets;
@@ -238,6 +240,7 @@ impl Bucket {
             flushed: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
             uuid_seed,
+            had_clean_end,
             vbucket_mask: settings.vbuckets - 1,
             vbuckets,
             resources: Resources {
@@ -290,6 +293,11 @@ impl Bucket {
     /// Returns the seed of the vBuckets' history ids.
     pub(crate) fn history_seed(&self) -> u64 {
         self.uuid_seed
+    }
+
+    /// Returns true if nothing has happened before the start that is not in the journal.
+    pub(crate) fn had_clean_end(&self) -> bool {
+        self.had_clean_end
     }
 
     /// Returns the bucket's name.
@@ -484,7 +492,7 @@ impl Bucket {
     }
 
     /// Sets a vBucket's history id, under its lock.
-    fn set_vb_uuid(&self, vb: VbId, uuid: u64) {
+    pub(crate) fn set_vb_uuid(&self, vb: VbId, uuid: u64) {
         let uuids = self.uuids.get_or_init(|| (0..self.vbuckets()).map(|_| AtomicU64::new(0)).collect());
         if let Some(place) = uuids.get(usize::from(vb.0)) {
             place.store(uuid, Relaxed);

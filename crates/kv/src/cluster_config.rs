@@ -224,6 +224,11 @@ impl Chains {
                             name.as_deref().map_or(NOBODY, |name| chains.place(name, &own, &replication));
                         line.push(place);
                     }
+                    // Whoever is active is asked, by whatever name the chain has it.
+                    if state == VbState::Active {
+                        line.iter_mut().filter(|place| **place == 0).for_each(|place| *place = NOBODY);
+                        line.first_mut().into_iter().for_each(|place| *place = 0);
+                    }
                 }
                 // Alone it is active, or nobody is.
                 None => line.push(if state == VbState::Active { 0 } else { NOBODY }),

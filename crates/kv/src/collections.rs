@@ -458,6 +458,12 @@ impl Manifest {
         }
     }
 
+    /// Returns what another node has, from the JSON that clients read; `None` if that is none.
+    pub fn from_json(json: &Value) -> Option<Self> {
+        let mut manifest = Self::default();
+        manifest.adopt(json).map(|()| manifest)
+    }
+
     /// Takes all of what another node has, from the JSON that clients read, with its ids; `None` if that is none.
     fn adopt(&mut self, json: &Value) -> Option<()> {
         let hex = |value: &Value, name| u64::from_str_radix(value.get(name)?.as_str()?, 16).ok();

@@ -37,7 +37,12 @@ impl Copier {
         &self.news
     }
 
-    /// Notes that the connection is of use.
+    /// Returns true if something is to be copied from there.
+    pub fn is_wanted(&self) -> bool {
+        self.bucket.peers.is_wanted(&self.peer)
+    }
+
+    /// Notes that the connection is of use: after it the next attempt comes at once.
     pub fn note_success(&self) {
         self.bucket.peers.note_attempt(&self.peer, true);
     }

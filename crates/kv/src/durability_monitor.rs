@@ -163,6 +163,11 @@ impl<T> DurabilityMonitor<T> {
         active.persisted_seqno = active.persisted_seqno.max(seqno);
     }
 
+    /// Notes that this node has nothing any more.
+    pub(crate) fn begin_anew(&mut self) {
+        self.nodes[ACTIVE].persisted_seqno = 0;
+    }
+
     /// Returns how the first prepare is to be ended, and its seqno; `None` if it has to wait. Call it after everything
     /// that may end one, including tracking, until there is nothing more; carry out each verdict with
     /// [`DurabilityMonitor::end_first`].

@@ -25,6 +25,7 @@ pub mod key;
 #[allow(unsafe_code)]
 mod lock_order;
 pub mod mailbox;
+pub mod map_watch;
 mod memory_policy;
 pub mod meters;
 pub mod mutation;

@@ -42,6 +42,8 @@ pub(crate) mod rank {
     pub(crate) const PIECES: u8 = 72;
     /// A piece of a journal that has been read.
     pub(crate) const SHELF: u8 = 74;
+    /// The connections that are told of new cluster maps.
+    pub(crate) const MAP_WATCHERS: u8 = 76;
     /// Letters for a thread.
     pub(crate) const MAILBOX: u8 = 80;
     /// Counts by prefix.

@@ -19,6 +19,8 @@ pub(crate) struct Policy {
     low: u64,
     /// Above this new data waits for room, or is refused, per-mille.
     refuse: u64,
+    /// Above this even copies of what another node has wait for room, per-mille of the budget.
+    pub(crate) copies: u64,
     /// How much lower each is for a persistent bucket, whose journal and flusher need memory besides the bucket's.
     persistent_lower: u64,
     /// Waste, per-mille, above which free pages are given back before anything is evicted.
@@ -61,6 +63,7 @@ pub(crate) static POLICY: Policy = Policy {
     high: 966,
     low: 956,
     refuse: 975,
+    copies: 990,
     persistent_lower: 4,
     purge_waste: 10,
     purge_freed: 8,

@@ -18,6 +18,7 @@ use crate::doorbell::Doorbell;
 use crate::fetch_queue::FetchQueue;
 use crate::hub::Hub;
 use crate::mailbox::{Cookie, Mailbox, Outcome};
+use crate::map_watch::{MapWatch, MapWatchers};
 use crate::piece_queue::PieceQueue;
 use crate::profile::Profile;
 use crate::replication::Replication;
@@ -163,6 +164,7 @@ pub struct Node {
     limits: RwLock<Limits>,
     buckets: RwLock<Buckets>,
     generation: AtomicU64,
+    map_watchers: Arc<MapWatchers>,
     endpoints: OnceLock<Endpoints>,
     users: OnceLock<Users>,
     profile: RwLock<Arc<Profile>>,
@@ -191,6 +193,7 @@ impl Node {
             limits: RwLock::new(limits),
             buckets: RwLock::default(),
             generation: AtomicU64::new(1),
+            map_watchers: Arc::default(),
             endpoints: OnceLock::new(),
             users: OnceLock::new(),
             profile: RwLock::default(),
@@ -310,8 +313,7 @@ impl Node {
         if bucket.persistence().is_some() {
             self.warm_up.ring();
         }
-        self.generation.fetch_add(1, Relaxed);
-        self.changed.ring();
+        self.note_map_change();
         Ok(bucket)
     }
 
@@ -343,8 +345,7 @@ impl Node {
         bucket.abandon_sync_writes(&mut |cookie, outcome| self.post(cookie, outcome));
         bucket.call_watchers(&mut |cookie, outcome| self.post(cookie, outcome));
         // ORDERING: whoever sees the new revision sees that the bucket is gone.
-        self.generation.fetch_add(1, Release);
-        self.changed.ring();
+        self.note_map_change();
         self.hub.pager.ring();
         bucket.remove_journal().map_err(|error| {
             let message =
@@ -504,8 +505,14 @@ impl Node {
 
     /// Notes that the cluster map of a bucket says something else now.
     pub fn note_map_change(&self) {
-        self.generation.fetch_add(1, Relaxed);
+        self.generation.fetch_add(1, Release);
         self.changed.ring();
+        self.map_watchers.call(|cookie| self.post(cookie, Outcome::Stirred));
+    }
+
+    /// Has whoever is reached by this cookie called by letters when the cluster map changes.
+    pub fn watch_map(&self, cookie: Cookie) -> MapWatch {
+        self.map_watchers.begin(cookie)
     }
 
     /// Returns open client connections, and those accepted and refused since the start.

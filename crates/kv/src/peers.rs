@@ -55,6 +55,11 @@ impl Peers {
         missing.map(|(name, peer)| (Arc::clone(name), peer.attempts)).collect()
     }
 
+    /// Returns true if a vBucket is copied from there.
+    pub(crate) fn is_wanted(&self, name: &str) -> bool {
+        self.0.lock().get(name).is_some_and(|peer| !peer.vbuckets.is_empty())
+    }
+
     /// Takes a connection, which is called for all vBuckets that are copied from there. Returns false if there is
     /// another one, or nothing to be copied.
     pub(crate) fn connected(&self, name: &str, news: &Arc<News>) -> bool {

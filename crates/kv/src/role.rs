@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use crate::replication::Replication;
 use crate::topology::{NAME_MAX, Topology, VbState};
+
+/// Highest term.
+pub const TERM_MOST: u64 = (1 << 48) - 1;
 
 /// A vBucket's role on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -47,6 +51,9 @@ pub enum RoleError {
         /// The one in force.
         promised: u64,
     },
+    /// There is no such term.
+    #[error("there is no term above {TERM_MOST}")]
+    TermMost,
     /// Only copies have a source.
     #[error("only a vBucket that is replica or pending has a source")]
     Source,
@@ -63,7 +70,9 @@ impl RoleChange {
                 self.topology = Some(Topology::from_json(value).map_err(|error| error.to_string())?);
             }
             "term" => {
-                self.term = Some(value.as_u64().ok_or("The term must be a number, from 0 on")?);
+                let term = value.as_u64().filter(|term| *term <= TERM_MOST);
+                self.term =
+                    Some(term.ok_or_else(|| format!("The term must be a number from 0 to {TERM_MOST}"))?);
             }
             "source" => {
                 let is_name = |name: &&str| {
@@ -92,11 +101,21 @@ impl RoleChange {
         Ok(change)
     }
 
+    /// Returns true if the source is none of the nodes that an operator has configured. Only whoever may change the
+    /// settings of the node may name it: this one connects there, and logs in.
+    pub fn names_stranger(&self, replication: &Replication) -> bool {
+        let named = self.source.as_ref().and_then(Option::as_deref);
+        named.is_some_and(|name| replication.peers.iter().all(|peer| *peer.name != *name))
+    }
+
     /// Returns what becomes of a role.
     pub(crate) fn of(self, before: &Role) -> Result<Role, RoleError> {
         let term = self.term.unwrap_or(before.term);
         if term < before.term {
             return Err(RoleError::Term { asked: term, promised: before.term });
+        }
+        if term > TERM_MOST {
+            return Err(RoleError::TermMost);
         }
         let state = self.state.unwrap_or(before.state);
         let copies = matches!(state, VbState::Replica | VbState::Pending);
@@ -123,6 +142,12 @@ impl RoleChange {
 }
 
 impl Role {
+    /// Returns true if it is pending in this term, and to take over from this node.
+    pub(crate) fn is_to_succeed(&self, term: u64, source: &str) -> bool {
+        let is_pending = self.state == VbState::Pending && self.term == term;
+        is_pending && self.takes_over && self.source.as_deref() == Some(source)
+    }
+
     /// Returns it as a JSON object.
     pub fn to_json(&self) -> Value {
         let topology: Value = serde_json::from_str(&self.topology.to_string()).unwrap_or_default();

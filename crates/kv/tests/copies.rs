@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use journal::{AnyDisk, SimulatedDisk, Survival};
 use kv::collections::{Change, DEFAULT, ForeignChange, Manifest, SystemEvent};
-use kv::copying::{Foreign, NotCopied};
+use kv::copying::{CopyOf, Foreign, NotCopied};
 use kv::follow::{Advanced, Event, Position, Refused, Stream, Version, VersionKind, VersionValue};
 use kv::news::News;
-use kv::persistence::{FLUSHERS, Flusher, PieceReader, load_next, read_on};
+use kv::persistence::{FLUSHERS, Flusher, PieceReader, close_journal, load_next, read_on};
+use kv::topology::Topology;
 use kv::{
     Bucket, BucketSettings, Cookie, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now,
     PersistenceSettings, RoleChange, Store, StoreKind, Value, VbId, VbState,
@@ -20,7 +21,13 @@ use proptest::prelude::*;
 
 const START_S: u32 = 1_700_000_000;
 const KEYS: u16 = 30;
+const DAY_S: u32 = 86_400;
 const VB: VbId = VbId(0);
+
+/// What the copy copies.
+fn of(term: u64) -> CopyOf<'static> {
+    CopyOf { term, peer: "other" }
+}
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -242,7 +249,7 @@ impl World {
             prepared: HashMap::new(),
         };
         world.nodes[0].set_role(VbState::Active, 1, None);
-        world.nodes[1].set_role(VbState::Replica, 1, Some("0"));
+        world.nodes[1].set_role(VbState::Replica, 1, Some("other"));
         world
     }
 
@@ -372,11 +379,11 @@ impl World {
             match followed {
                 Ok(stream) => {
                     self.start = position.start;
-                    copy.bucket.copy_begun(&mut copy.cx, VB, self.term, &histories).unwrap();
+                    copy.bucket.copy_begun(&mut copy.cx, VB, of(self.term), &histories).unwrap();
                     return stream;
                 }
                 Err(Refused::RollBack(_)) => {
-                    copy.bucket.copy_anew(&mut copy.cx, VB, self.term).unwrap();
+                    copy.bucket.copy_anew(&mut copy.cx, VB, of(self.term)).unwrap();
                     copy.bucket.audit(&mut copy.cx).unwrap();
                 }
                 Err(why) => panic!("{why:?}"),
@@ -392,7 +399,7 @@ impl World {
         let (active, copy) = if self.active == 0 { (first, second) } else { (second, first) };
         let manifest = active.bucket.collections().manifest();
         let (bucket, cx, term) = (&copy.bucket, &mut copy.cx, self.term);
-        let mut put = |change: &Foreign<'_>| bucket.copy(cx, VB, term, change).unwrap();
+        let mut put = |change: &Foreign<'_>| bucket.copy(cx, VB, of(term), change).unwrap();
         let mut sent = Vec::new();
         let advanced = stream.advance(&mut active.cx, room, &mut |event| sent.push(Sent::of(event)));
         for one in sent {
@@ -495,9 +502,14 @@ proptest! {
     #[test]
     fn a_copy_has_what_the_active_has(
         is_persistent in any::<bool>(),
+        days_ahead in 0u32..2,
         steps in proptest::collection::vec(step(), 1..300),
     ) {
         let mut world = World::new(is_persistent);
+        // Their clocks need not agree.
+        let now = &mut world.nodes[1].cx.now;
+        now.unix_s += days_ahead * DAY_S;
+        now.unix_ns += u64::from(days_ahead * DAY_S) * 1_000_000_000;
         for step in &steps {
             world.run(step);
         }
@@ -517,15 +529,15 @@ fn what_is_not_in_order_or_of_another_term_is_refused() {
     let copy = &mut world.nodes[1];
     let (bucket, cx) = (Arc::clone(&copy.bucket), &mut copy.cx);
     let advanced = Foreign::Advanced(3);
-    assert_eq!(bucket.copy(cx, VB, 2, &advanced), Err(NotCopied::Role));
-    assert!(matches!(bucket.copy(cx, VB, 1, &advanced), Err(NotCopied::Broken(_))), "before a snapshot");
-    bucket.copy_begun(cx, VB, 1, &[(5, 0)]).unwrap();
-    bucket.copy(cx, VB, 1, &Foreign::Snapshot { start: 0, end: 5 }).unwrap();
-    bucket.copy(cx, VB, 1, &advanced).unwrap();
-    assert!(matches!(bucket.copy(cx, VB, 1, &Foreign::Advanced(2)), Err(NotCopied::Broken(_))));
-    assert!(matches!(bucket.copy(cx, VB, 1, &Foreign::Advanced(6)), Err(NotCopied::Broken(_))));
+    assert_eq!(bucket.copy(cx, VB, of(2), &advanced), Err(NotCopied::Role));
+    assert!(matches!(bucket.copy(cx, VB, of(1), &advanced), Err(NotCopied::Broken(_))), "before a snapshot");
+    bucket.copy_begun(cx, VB, of(1), &[(5, 0)]).unwrap();
+    bucket.copy(cx, VB, of(1), &Foreign::Snapshot { start: 0, end: 5 }).unwrap();
+    bucket.copy(cx, VB, of(1), &advanced).unwrap();
+    assert!(matches!(bucket.copy(cx, VB, of(1), &Foreign::Advanced(2)), Err(NotCopied::Broken(_))));
+    assert!(matches!(bucket.copy(cx, VB, of(1), &Foreign::Advanced(6)), Err(NotCopied::Broken(_))));
     let missing = Foreign::Commit { prepared: 2, seqno: 4, stored_key: b"\0k" };
-    assert!(matches!(bucket.copy(cx, VB, 1, &missing), Err(NotCopied::Broken(_))));
+    assert!(matches!(bucket.copy(cx, VB, of(1), &missing), Err(NotCopied::Broken(_))));
     // The rest of the snapshot may supersede what it has.
     assert_eq!(bucket.copy_position(cx, VB).snapshot, (0, 5));
     assert_eq!((bucket.copy_position(cx, VB).start, bucket.copy_position(cx, VB).uuid), (3, 5));
@@ -541,6 +553,94 @@ fn what_is_not_in_order_or_of_another_term_is_refused() {
     let lower = RoleChange { state: Some(VbState::Replica), term: Some(1), ..RoleChange::default() };
     assert!(bucket.set_role(cx, VB, lower).is_err());
     assert_eq!(bucket.standing(VB), (VbState::Active, 2));
+}
+
+#[test]
+fn what_is_missing_of_a_snapshot_is_missing_when_it_goes_on_elsewhere() {
+    let mut world = World::new(false);
+    let (bucket, cx) = (Arc::clone(&world.nodes[1].bucket), &mut world.nodes[1].cx);
+    let version = |seqno: u64, key: &'static [u8]| {
+        let (kind, stored_key, value) = (VersionKind::Document, key, VersionValue::Bytes(b"v"));
+        let (rev, cas, flags, expiry, datatype, level, committed) = (1, seqno, 0, 0, 0, 0, false);
+        Foreign::Version(Version {
+            kind,
+            seqno,
+            rev,
+            cas,
+            flags,
+            expiry,
+            datatype,
+            level,
+            committed,
+            stored_key,
+            value,
+        })
+    };
+    bucket.copy_begun(cx, VB, of(1), &[(5, 0)]).unwrap();
+    bucket.copy(cx, VB, of(1), &Foreign::Snapshot { start: 0, end: 10 }).unwrap();
+    bucket.copy(cx, VB, of(1), &version(7, b"\0a")).unwrap();
+    assert_eq!(bucket.complete_seqno(cx, VB), 0);
+    // The connection breaks; the next one goes on from there, to a later end.
+    assert_eq!((bucket.copy_position(cx, VB).start, bucket.copy_position(cx, VB).snapshot), (7, (0, 10)));
+    bucket.copy_begun(cx, VB, of(1), &[(5, 0)]).unwrap();
+    bucket.copy(cx, VB, of(1), &Foreign::Snapshot { start: 7, end: 12 }).unwrap();
+    bucket.copy(cx, VB, of(1), &version(11, b"\0b")).unwrap();
+    assert_eq!(bucket.complete_seqno(cx, VB), 0, "what was superseded before 7 comes with the end");
+    bucket.copy(cx, VB, of(1), &version(12, b"\0c")).unwrap();
+    assert_eq!(bucket.complete_seqno(cx, VB), 12);
+    // Of another node, or another term, nothing counts.
+    let elsewhere = CopyOf { term: 1, peer: "elsewhere" };
+    assert_eq!(bucket.copy(cx, VB, elsewhere, &Foreign::Advanced(12)), Err(NotCopied::Role));
+    assert_eq!(bucket.copy_acknowledgement(cx, VB, elsewhere, 0), None);
+    let high = Foreign::Snapshot { start: 12, end: u64::MAX };
+    assert!(matches!(bucket.copy(cx, VB, of(1), &high), Err(NotCopied::Broken(_))));
+}
+
+#[test]
+fn a_copy_that_was_deleted_begins_from_nothing() {
+    for is_persistent in [false, true] {
+        let mut world = World::new(is_persistent);
+        for number in 0..20 {
+            world.run(&Step::Set { key: number, len: 10, expires: false });
+        }
+        world.settle();
+        let copy = &mut world.nodes[1];
+        copy.bucket.delete_vbucket(&mut copy.cx, VB).unwrap();
+        copy.set_role(VbState::Replica, 1, Some("other"));
+        world.stream = None;
+        for number in 20..25 {
+            world.run(&Step::Set { key: number, len: 10, expires: false });
+        }
+        world.settle();
+    }
+}
+
+#[test]
+fn an_active_that_was_promoted_is_the_active_after_a_clean_stop() {
+    let mut world = World::new(true);
+    world.run(&Step::Set { key: 0, len: 10, expires: false });
+    world.settle();
+    world.run(&Step::Promote);
+    world.run(&Step::Set { key: 1, len: 10, expires: false });
+    world.settle();
+    for is_clean in [true, false] {
+        let node = &mut world.nodes[1];
+        let topology = Topology::new([[Some("here"), Some("other")]]).unwrap();
+        let change =
+            RoleChange { state: Some(VbState::Active), topology: Some(topology), ..RoleChange::default() };
+        node.bucket.set_role(&mut node.cx, VB, change).unwrap();
+        node.write();
+        let before = node.bucket.histories(VB);
+        assert_eq!(node.bucket.histories(VB)[0].0, node.bucket.vb_uuid(VB));
+        if is_clean {
+            close_journal(&node.bucket, &mut node.cx, &mut Flusher::new(0, 4096)).unwrap();
+        }
+        node.crash();
+        let state = if is_clean { VbState::Active } else { VbState::Pending };
+        assert_eq!(node.bucket.vbucket_state(VB), state);
+        assert_eq!(node.bucket.histories(VB)[0].0, node.bucket.vb_uuid(VB));
+        assert_eq!(node.bucket.histories(VB) == before, is_clean);
+    }
 }
 
 #[test]

@@ -116,7 +116,8 @@ impl Links {
                     if self.underway.lock().contains(&name) {
                         continue;
                     }
-                    let (due, of_attempts) = waits.entry(name.clone()).or_insert((now, attempts));
+                    let (due, of_attempts) =
+                        waits.entry(name.clone()).or_insert((now + wait_after(attempts), attempts));
                     if *of_attempts != attempts {
                         (*due, *of_attempts) = (now + wait_after(attempts), attempts);
                     }
@@ -124,7 +125,9 @@ impl Links {
                         next = Some(next.map_or(*due, |next| next.min(*due)));
                         continue;
                     }
-                    self.attempt(name, &bucket, attempts);
+                    if !self.attempt(name, &bucket, attempts) {
+                        next = Some(now + WAIT_MAX);
+                    }
                 }
             }
             waits.retain(|name, _| missing.contains(name));
@@ -136,7 +139,8 @@ impl Links {
     }
 
     /// Connects on a thread of its own: a name may take long to be resolved, and a node not to be there.
-    fn attempt(self: &Arc<Self>, name: Name, bucket: &Arc<Bucket>, attempts: u32) {
+    /// Returns false if there is none.
+    fn attempt(self: &Arc<Self>, name: Name, bucket: &Arc<Bucket>, attempts: u32) -> bool {
         bucket.note_attempt(&name.1);
         self.underway.lock().insert(name.clone());
         let (this, bucket, caller) = (Arc::clone(self), Arc::clone(bucket), thread::current());
@@ -152,10 +156,12 @@ impl Links {
                 this.end(&name, &caller);
             }
         };
-        if let Err(error) = thread::Builder::new().name("dm:connect".to_owned()).spawn(body) {
+        let spawned = thread::Builder::new().name("dm:connect".to_owned()).spawn(body);
+        if let Err(error) = &spawned {
             tracing::error!(%error, "no thread can be started to connect to a node");
             self.underway.lock().remove(&name);
         }
+        spawned.is_ok()
     }
 
     fn end(&self, name: &Name, caller: &Thread) {

@@ -28,6 +28,7 @@ mod inquiry;
 mod json;
 mod link;
 mod manifest;
+mod map_news;
 mod scan;
 mod subdocument;
 mod vbuckets;
@@ -43,6 +44,7 @@ use kv::collections::DEFAULT_ID;
 use kv::key::{KEY_MAX, NAMED_KEY_MAX};
 use kv::{Bucket, BucketKind, Durability, Key, KvError, NodeContext, Place, Unavailable, VbId};
 pub use link::Link;
+pub(super) use map_news::{MapNews, tell_of_map};
 use wire::binary::{Error, ErrorKind, Opcode, Request, Status, datatype};
 use wire::couchbase::frame_info::DurabilityLevel;
 use wire::couchbase::{Feature, FeatureSet, FrameError, FrameInfos, collection_id};
@@ -57,6 +59,9 @@ pub const OFFERED: FeatureSet = FeatureSet::of(&[
     Feature::MUTATION_SEQNO,
     Feature::XATTR,
     Feature::XERROR,
+    Feature::DUPLEX,
+    Feature::CLUSTERMAP_CHANGE_NOTIFICATION,
+    Feature::CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF,
     Feature::UNORDERED_EXECUTION,
     Feature::SELECT_BUCKET,
     Feature::SNAPPY,
@@ -94,6 +99,8 @@ pub struct State {
     pub(super) producer: Option<Box<Producer>>,
     /// Of a connection that this node has made: what it copies.
     pub(super) link: Option<Box<Link>>,
+    /// Wants to be told of new cluster maps.
+    pub(super) map_news: Option<Box<MapNews>>,
 }
 
 /// See [`super::binary::key`].
@@ -386,7 +393,7 @@ fn execute_other(
     let Body::Inline(body) = *body else { return answer.error(Status::E2BIG, "The value is too long", out) };
     let is_bare = request.header.body_len as usize == request.framing.len();
     match request.header.opcode {
-        Opcode::HELLO => return handshake::hello(peer, answer, request, body, out),
+        Opcode::HELLO => return handshake::hello(peer, answer, request, body, cx, out),
         Opcode::SASL_LIST_MECHS => return handshake::list_mechanisms(answer, is_bare, out),
         Opcode::SASL_AUTH => return handshake::authenticate(peer, answer, request, body, cx, out),
         Opcode::SASL_STEP => return handshake::step(peer, answer, request, body, cx, out),

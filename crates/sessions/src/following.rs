@@ -4,7 +4,7 @@
 use kv::NodeContext;
 use wire::dcp::Filter;
 
-use super::couchbase::{Link, may_follow};
+use super::couchbase::{Link, may_follow, tell_of_map};
 use super::{Output, Peer, Progress, Session};
 
 impl Session {
@@ -14,10 +14,11 @@ impl Session {
         Self::new(peer, limits)
     }
 
-    /// Returns true if it is open for streams, or copies.
+    /// Returns true if it is open for streams, copies, or is told of new cluster maps.
     #[inline]
     pub fn follows(&self) -> bool {
-        self.peer.couchbase.producer.is_some() || self.peer.couchbase.link.is_some()
+        let couchbase = &self.peer.couchbase;
+        couchbase.producer.is_some() || couchbase.link.is_some() || couchbase.map_news.is_some()
     }
 
     /// Takes what another node has sent.
@@ -36,10 +37,20 @@ impl Session {
         self.peer.couchbase.link.as_ref()?.failure()
     }
 
+    /// Returns the name of the node that it copies from, and what is to be told to an operator, if there is
+    /// something new.
+    pub fn take_complaint(&mut self) -> Option<(&str, String)> {
+        self.peer.couchbase.link.as_mut()?.take_complaint()
+    }
+
     /// Takes note of news, if this is the ticket of the letters about them. Returns true if it was.
     pub fn note_news(&mut self, ticket: u64) -> bool {
         if let Some(link) = self.peer.couchbase.link.as_mut().filter(|link| link.ticket() == ticket) {
             link.note_news();
+            return true;
+        }
+        if let Some(news) = self.peer.couchbase.map_news.as_mut().filter(|news| news.ticket() == ticket) {
+            news.note();
             return true;
         }
         let producer = self.peer.couchbase.producer.as_mut().filter(|producer| producer.ticket() == ticket);
@@ -57,11 +68,14 @@ impl Session {
 
     #[cold]
     fn has_messages(&self) -> bool {
+        let couchbase = &self.peer.couchbase;
         // The answer to a request for a stream comes before the stream.
-        !self.peer.close
-            && self.peer.waits.is_none()
-            && (self.peer.couchbase.producer.as_ref().is_some_and(|producer| producer.has_to_send())
-                || self.peer.couchbase.link.as_ref().is_some_and(|link| link.has_to_send()))
+        let has_messages = || {
+            self.peer.waits.is_none()
+                && (couchbase.producer.as_ref().is_some_and(|producer| producer.has_to_send())
+                    || couchbase.link.as_ref().is_some_and(|link| link.has_to_send()))
+        };
+        !self.peer.close && (couchbase.map_news.as_ref().is_some_and(|news| news.is_due()) || has_messages())
     }
 
     /// Appends messages, up to about `most` bytes.
@@ -69,7 +83,9 @@ impl Session {
     pub fn produce(&mut self, most: usize, cx: &mut NodeContext, out: &mut Output) {
         if let Some(link) = self.peer.couchbase.link.as_mut().filter(|_| !self.peer.close) {
             out.bytes(&link.produce(cx));
+            self.peer.close |= link.is_over();
         }
+        tell_of_map(&mut self.peer, cx, out);
         let Some(mut producer) = self.peer.couchbase.producer.take() else { return };
         if !self.peer.close {
             self.peer.update_access(cx);

@@ -179,7 +179,8 @@ impl Session {
     /// Takes what a follower answers to a message: only that to a NOOP, or to a change of state, means anything.
     #[cold]
     fn take_response(&mut self, input: &[u8], cx: &mut NodeContext) -> Option<Step> {
-        let responses = [Magic::RESPONSE.0, Magic::FLEXIBLE_RESPONSE.0];
+        let responses =
+            [Magic::RESPONSE, Magic::FLEXIBLE_RESPONSE, Magic::SERVER_RESPONSE].map(|magic| magic.0);
         let is_response = input.first().is_some_and(|magic| responses.contains(magic));
         if !is_response {
             return None;

@@ -78,8 +78,8 @@ fn hello_grants_what_works_and_nothing_else() {
     assert_eq!(
         granted,
         [
-            0x03, 0x04, 0x06, 0x07, 0x08, 0x0a, 0x0b, 0x0e, 0x0f, 0x10, 0x11, 0x12, 0x14, 0x15, 0x17, 0x18,
-            0x19, 0x1c, 0x1d, 0x1e, 0x20, 0x21
+            0x03, 0x04, 0x06, 0x07, 0x08, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x11, 0x12, 0x14, 0x15,
+            0x17, 0x18, 0x19, 0x1c, 0x1d, 0x1e, 0x1f, 0x20, 0x21
         ]
     );
     // The user documentation says the same, and does not contradict it elsewhere.
@@ -95,6 +95,48 @@ fn hello_grants_what_works_and_nothing_else() {
     let words: Vec<&str> = refused.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     assert_eq!(rows.iter().find(|(_, name)| words.contains(name)), None, "{refused}");
     assert_eq!(client.ask(frame(HELLO).value(b"odd")).status, 4);
+}
+
+#[test]
+fn a_new_map_is_told_once_to_who_asked_for_it() {
+    const FULL: u16 = 0x0d;
+    const BRIEF: u16 = 0x1f;
+    let mut client = Client::couchbase();
+    for feature in [FULL, BRIEF] {
+        let answer = client.ask(frame(HELLO).value(&feature.to_be_bytes()));
+        assert_eq!((answer.status, answer.body.is_empty()), (4, true), "without Duplex");
+    }
+    for (feature, has_map) in [(FULL, true), (BRIEF, false)] {
+        let mut client = Client::couchbase();
+        hello(&mut client, &[0x0b, 0x0c, feature]);
+        client.node.note_map_change();
+        assert_eq!(client.messages(), b"", "who has not logged in learns nothing");
+        client.open_bucket(&[0x0b, 0x0c, feature]);
+        let revision = client.node.map_revision() + 2;
+        client.node.note_map_change();
+        client.node.note_map_change();
+        let told = client.messages();
+        let (header, body) = told.split_at(24);
+        assert_eq!(header[..6], [0x82, 0x01, 0, 7, 16, u8::from(has_map)], "however much has changed");
+        assert_eq!(u32::from_be_bytes(header[8..12].try_into().unwrap()) as usize, body.len());
+        assert_eq!(body[8..16], revision.to_be_bytes());
+        assert_eq!(body[16..23], *b"default");
+        if has_map {
+            let map: serde_json::Value = serde_json::from_slice(&body[23..]).unwrap();
+            assert_eq!((map["rev"].as_u64(), map["name"].as_str()), (Some(revision), Some("default")));
+        } else {
+            assert_eq!(body.len(), 23);
+        }
+        assert_eq!(client.messages(), b"");
+        // It need not be answered; and it may be.
+        let answer = [&[0x83, 0x01][..], &[0; 22]].concat();
+        assert_eq!(client.send(&answer), []);
+        assert_eq!(client.ask(frame(NOOP)).status, 0);
+        // From now on it is told nothing.
+        hello(&mut client, &[0x0b]);
+        client.node.note_map_change();
+        assert_eq!(client.messages(), b"");
+    }
 }
 
 #[test]

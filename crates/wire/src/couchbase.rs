@@ -9,9 +9,11 @@ pub mod error_context;
 pub mod error_map;
 pub mod feature;
 pub mod frame_info;
+pub mod map_change;
 pub mod server_duration;
 pub mod subdocument;
 pub mod with_meta;
 
 pub use feature::{Feature, FeatureSet};
 pub use frame_info::{Durability, FrameError, FrameInfos};
+pub use map_change::MapChange;

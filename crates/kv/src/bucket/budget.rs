@@ -54,6 +54,16 @@ impl Bucket {
         self.admit_in_place(cx, bytes)
     }
 
+    /// The same for what another node has already: beyond what clients are refused there is a little room.
+    pub(super) fn admit_copy(&self, cx: &mut ThreadContext, bytes: usize) -> Result<(), KvError> {
+        self.admit(cx, bytes).or_else(|error| {
+            let tenant = &self.resources.tenant;
+            let most = tenant.budget() / 1000 * POLICY.copies;
+            let fits = error == KvError::NoMemory && tenant.used() + bytes as u64 <= most;
+            if fits { Ok(()) } else { Err(error) }
+        })
+    }
+
     /// The same for a write that overwrites something in place: it takes no slab.
     #[inline]
     pub(super) fn admit_in_place(&self, cx: &mut ThreadContext, bytes: usize) -> Result<(), KvError> {

@@ -13,6 +13,7 @@ use super::follow::{Position, SEQNO_MOST, Version, VersionKind};
 use crate::collections::ForeignChange;
 use crate::index::{CAS_MOST, Header, Kind, Locked, PERSIST_TO_MAJORITY, SHADOW_AGE_S, mark};
 use crate::news::News;
+use crate::role::Role;
 use crate::storage::check_value;
 use crate::sync_writes::Copied;
 use crate::{KvError, ThreadContext, VbId, VbState};
@@ -70,6 +71,15 @@ pub enum NotCopied {
     Broken(&'static str),
 }
 
+/// What a connection copies: what is of another term, or from elsewhere, is none of its business.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyOf<'a> {
+    /// The term.
+    pub term: u64,
+    /// The node that it copies from.
+    pub peer: &'a str,
+}
+
 /// How a vBucket is to be copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyWanted {
@@ -82,10 +92,22 @@ pub struct CopyWanted {
 }
 
 impl Locked<'_> {
-    /// Returns what a copy knows of what it copies, if it is one in this term.
-    fn copied(&self, term: u64) -> Result<Copied, NotCopied> {
-        let sync = self.sync_writes().filter(|sync| sync.is_copy() && sync.role.term == term);
+    /// Returns what a copy knows of what it copies, if it is one of that.
+    fn copied(&self, of: CopyOf<'_>) -> Result<Copied, NotCopied> {
+        let is_it = |role: &Role| role.term == of.term && role.source.as_deref() == Some(of.peer);
+        let sync = self.sync_writes().filter(|sync| sync.is_copy() && is_it(&sync.role));
         sync.map(|sync| sync.copied).ok_or(NotCopied::Role)
+    }
+
+    /// Returns an error unless a seqno comes next, in the snapshot that has begun.
+    fn check_order(&self, copied: Copied, change: &Foreign<'_>) -> Result<(), NotCopied> {
+        let (seqno, high_seqno) = (change.seqno(), self.high_seqno());
+        let is_next = high_seqno < seqno && seqno <= copied.snapshot.1;
+        let is_nothing = matches!(change, Foreign::Advanced(_)) && seqno == high_seqno;
+        if is_next || is_nothing {
+            return Ok(());
+        }
+        Err(NotCopied::Broken("a seqno does not follow the one before, or is not of the snapshot"))
     }
 
     /// Returns up to which seqno everything is here: a part of a snapshot may lack what its rest supersedes.
@@ -146,12 +168,15 @@ impl Bucket {
         &self,
         cx: &mut ThreadContext,
         vb: VbId,
-        term: u64,
+        of: CopyOf<'_>,
         histories: &[(u64, u64)],
     ) -> Result<(), NotCopied> {
         let Some((uuid, _)) = histories.first() else { return Err(NotCopied::Broken("there is no history")) };
+        if histories.iter().any(|(_, seqno)| *seqno > SEQNO_MOST) {
+            return Err(NotCopied::Broken("a history begins at a seqno that is too high"));
+        }
         let mut locked = self.lock(cx, vb);
-        let copied = locked.copied(term)?;
+        let copied = locked.copied(of)?;
         locked.set_histories(histories.iter().rev().copied().collect());
         locked.set_copied(Copied { is_any: true, ..copied });
         self.set_vb_uuid(vb, *uuid);
@@ -159,9 +184,9 @@ impl Bucket {
     }
 
     /// Empties a copy that is no part of its active's history.
-    pub fn copy_anew(&self, cx: &mut ThreadContext, vb: VbId, term: u64) -> Result<(), NotCopied> {
+    pub fn copy_anew(&self, cx: &mut ThreadContext, vb: VbId, of: CopyOf<'_>) -> Result<(), NotCopied> {
         let mut locked = self.lock(cx, vb);
-        locked.copied(term)?;
+        locked.copied(of)?;
         locked.begin_anew();
         locked.set_copied(Copied { is_any: true, snapshot: (0, 0) });
         drop(locked);
@@ -169,50 +194,60 @@ impl Bucket {
         Ok(())
     }
 
-    /// Makes a change that the active has made in this term.
+    /// Makes a change that the active has made.
     pub fn copy(
         &self,
         cx: &mut ThreadContext,
         vb: VbId,
-        term: u64,
-        change: &Foreign<'_>,
+        of: CopyOf<'_>,
+        foreign: &Foreign<'_>,
     ) -> Result<(), NotCopied> {
-        match change {
+        if foreign.seqno() > SEQNO_MOST {
+            return Err(NotCopied::Broken("a seqno is too high"));
+        }
+        match foreign {
             Foreign::Version(version) => {
                 check(version)?;
-                let added = version.stored_key.len() + version.value.bytes().len();
-                self.admit(cx, added).map_err(|_| NotCopied::Later)?;
+                // What makes room is never short of it.
+                if !matches!(version.kind, VersionKind::Deletion | VersionKind::Expiration) {
+                    let added = version.stored_key.len() + version.value.bytes().len();
+                    self.admit_copy(cx, added).map_err(|_| NotCopied::Later)?;
+                }
             }
             Foreign::System { uid, change, .. } => {
+                let locked = self.lock(cx, vb);
+                let copied = locked.copied(of)?;
+                locked.check_order(copied, foreign)?;
+                drop(locked);
                 // Not under the vBucket's lock: it may be written to disk.
                 self.follow_collections(*uid, change).map_err(|_| NotCopied::Later)?;
             }
             _ => {}
         }
         let mut locked = self.lock(cx, vb);
-        let copied = locked.copied(term)?;
-        if let Foreign::Snapshot { start, end } = *change {
+        let copied = locked.copied(of)?;
+        if let Foreign::Snapshot { start, end } = *foreign {
             if end < locked.high_seqno() || start > locked.high_seqno() {
                 return Err(NotCopied::Broken("a snapshot does not follow what there is"));
             }
+            // What is missing of the one before is missing still.
+            let (first, last) = copied.snapshot;
+            let start = if locked.high_seqno() < last { start.min(first) } else { start };
             locked.set_copied(Copied { is_any: true, snapshot: (start, end) });
             return Ok(());
         }
-        let seqno = change.seqno();
-        let is_next = locked.high_seqno() < seqno && seqno <= copied.snapshot.1;
-        let is_nothing = matches!(change, Foreign::Advanced(_)) && seqno == locked.high_seqno();
-        if !is_next && !is_nothing {
-            return Err(NotCopied::Broken(
-                "a seqno does not follow the one before, or is not of the snapshot",
-            ));
-        }
+        let seqno = foreign.seqno();
+        locked.check_order(copied, foreign)?;
         let secrets = self.resources.secrets;
         let hash = |stored_key: &[u8]| crate::index::hash_stored(stored_key, &secrets);
         let mut persists = false;
-        match change {
+        match foreign {
             Foreign::Snapshot { .. } => {}
             // Its collection has been dropped: another vBucket was told before.
-            Foreign::Version(version) if locked.is_dropped(version.stored_key) => locked.advance(seqno),
+            Foreign::Version(version) if locked.is_dropped(version.stored_key) => {
+                locked.forget_prepare(hash(version.stored_key));
+                locked.advance(seqno);
+            }
             Foreign::Version(version) => {
                 let key = version.stored_key;
                 let header = header_of(&locked, version);
@@ -225,6 +260,11 @@ impl Bucket {
                 } else {
                     locked.copy_version(key, hash(key), header, value).map_err(later)?;
                 }
+            }
+            Foreign::Commit { prepared, stored_key, .. }
+                if locked.is_dropped(stored_key) && !locked.is_prepared(*prepared, stored_key) =>
+            {
+                locked.advance(seqno);
             }
             Foreign::Commit { prepared, stored_key, .. } => {
                 if !locked.is_prepared(*prepared, stored_key) {
@@ -246,8 +286,15 @@ impl Bucket {
     }
 
     /// Returns up to which seqno the active may count on this copy, if a prepare above `told` waits for that.
-    pub fn copy_acknowledgement(&self, cx: &mut ThreadContext, vb: VbId, told: u64) -> Option<u64> {
+    pub fn copy_acknowledgement(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        of: CopyOf<'_>,
+        told: u64,
+    ) -> Option<u64> {
         let locked = self.lock(cx, vb);
+        locked.copied(of).ok()?;
         locked.acknowledgeable(told, locked.complete_seqno())
     }
 
@@ -278,8 +325,8 @@ fn check(version: &Version<'_>) -> Result<(), NotCopied> {
     if !is_named || version.stored_key.len() > crate::index::STORED_KEY_MAX {
         return Err(NotCopied::Broken("a key is not one"));
     }
-    if version.seqno > SEQNO_MOST || version.rev > SEQNO_MOST {
-        return Err(NotCopied::Broken("a seqno or a revision is too high"));
+    if version.rev > SEQNO_MOST {
+        return Err(NotCopied::Broken("a revision is too high"));
     }
     let has_section = version.datatype & wire::binary::datatype::XATTR != 0;
     if has_section && version.datatype & wire::binary::datatype::SNAPPY == 0 && !wire::xattrs::is_valid(value)

@@ -268,6 +268,16 @@ impl Bucket {
         });
     }
 
+    /// The same for what was acknowledged in a term, in memory.
+    pub fn acknowledge_in(&self, cx: &mut ThreadContext, vb: VbId, term: u64, node: &str, seqno: u64) {
+        self.tend(cx, vb, |locked, _| {
+            let sync = locked.sync_writes_mut();
+            if sync.role.term == term {
+                sync.monitor.acknowledge(node, seqno, seqno);
+            }
+        });
+    }
+
     /// Returns true if everything of a vBucket up to `seqno` is on disk. If not, a letter says so as soon as it is, or
     /// that it is not within 30 seconds. [`KvError::NoMemory`] if too many wait already.
     pub fn await_persistence(
@@ -329,20 +339,25 @@ impl Bucket {
         Ok(false)
     }
 
-    /// Notes that this node has everything of a vBucket up to this seqno on its disk, and this version of its state.
+    /// Tells that this node has everything of a vBucket up to this seqno on its disk, and this version of its state.
     pub(crate) fn persisted(&self, cx: &mut ThreadContext, vb: VbId, seqno: u64, state_version: u64) {
-        let (mut may_end, mut notices) = (false, Notices::default());
+        let (mut may_end, mut is_dead, mut notices) = (false, false, Notices::default());
         self.with_sync_writes(vb, |sync| {
+            is_dead = sync.role.state == VbState::Dead;
             // What a copy has on disk, it may acknowledge.
             let called = sync.link.as_ref().filter(|_| sync.is_copy()).and_then(|link| link.note(vb.0));
             notices.letters.extend(called.map(|cookie| (cookie, Outcome::Stirred)));
-            sync.monitor.persisted(seqno);
             sync.persisted(seqno, state_version, &mut notices);
             may_end = sync.monitor.verdict().is_some();
         });
         self.notify(cx, vb, notices);
-        if may_end {
-            self.tend(cx, vb, |_, _| {});
+        if may_end || is_dead {
+            // Whoever takes over waits for that.
+            self.tend(cx, vb, |locked, _| {
+                if is_dead {
+                    locked.call_followers(None)
+                }
+            });
         }
     }
 

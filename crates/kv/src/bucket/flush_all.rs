@@ -61,7 +61,12 @@ impl Bucket {
     fn flush_range(&self, cx: &ThreadContext, vbs: RangeInclusive<u16>) {
         let (mut any, mut calls) = (false, Vec::new());
         for vb in vbs {
-            any |= self.vbucket(VbId(vb)).flush(self.dirty(), vb, &mut calls);
+            let other = self.fresh_history(cx.now.unix_ns, VbId(vb));
+            let flushed = self.vbucket(VbId(vb)).flush(self.dirty(), vb, other, &mut calls);
+            any |= flushed.is_any;
+            if flushed.has_other_history {
+                self.set_vb_uuid(VbId(vb), other);
+            }
         }
         for cookie in calls {
             cx.hub.post(cookie, Outcome::Stirred);

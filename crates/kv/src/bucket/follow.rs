@@ -551,7 +551,7 @@ impl Stream {
         }
     }
 
-    /// Makes it go on when the vBucket is dead: its follower takes over.
+    /// Makes it go on now that the vBucket is dead: its follower takes over.
     pub fn outlive(&mut self) {
         self.outlives = true;
     }
@@ -573,8 +573,12 @@ impl Stream {
             return Advanced::Lost;
         }
         let (state, term) = bucket.standing(self.vb);
-        let is_of_term = self.term.is_none_or(|wanted| wanted == term && state == VbState::Active);
-        if !self.outlives && (state != self.state && state != VbState::Active || !is_of_term) {
+        let is_followed = match self.term {
+            Some(wanted) if self.outlives => (state, term) == (VbState::Dead, wanted),
+            Some(wanted) => (state, term) == (VbState::Active, wanted),
+            None => state == self.state || state == VbState::Active,
+        };
+        if !is_followed {
             return Advanced::StateChanged;
         }
         self.state = state;

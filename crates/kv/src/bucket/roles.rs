@@ -36,7 +36,7 @@ impl Bucket {
     /// An active that may lack the end of its history stays pending if there are others in its chains: they may have
     /// what was acknowledged, and would have to forget it.
     pub(crate) fn restore_setting(&self, cx: &mut ThreadContext, vb: VbId) {
-        let (mut source, mut waits) = (None, false);
+        let mut waits = false;
         self.tend(cx, vb, |locked, _| {
             let may_lack = locked.durable().may_lack;
             if let Some(mut setting) = locked.durable().setting.take()
@@ -51,25 +51,70 @@ impl Bucket {
                 sync.monitor.set_topology(&setting.role.topology);
                 (sync.role, sync.copied) = (setting.role, setting.copied);
                 self.has_roles.store(true, Relaxed);
-                let (state, is_copy) = (sync.role.state, sync.is_copy());
-                source.clone_from(&sync.role.source);
-                self.count_inactive(true, state == VbState::Active);
-                let uuid = locked.durable().histories.last().map(|(uuid, _)| *uuid);
-                if let Some(uuid) = uuid.filter(|_| is_copy) {
-                    self.set_vb_uuid(vb, uuid);
-                }
+                self.count_inactive(true, sync.role.state == VbState::Active);
             }
             if !locked.is_inactive() {
                 locked.adopt_prepares(|| self.raise(attention::ADOPTED));
             }
         });
-        let (_, is_missing) = self.peers.change(vb.0, None, source.as_ref());
-        if is_missing {
-            cx.hub.links.ring();
-        }
         if waits {
             self.undecided.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Has a vBucket copied that can be used from now on.
+    pub(crate) fn begin_to_copy(&self, cx: &mut ThreadContext, vb: VbId) {
+        let mut is_missing = false;
+        self.tend(cx, vb, |locked, notices| {
+            let Some(source) = locked.sync_writes().and_then(|sync| sync.role.source.as_ref()) else {
+                return;
+            };
+            let (calls, missing) = self.peers.change(vb.0, None, Some(source));
+            notices.letters.extend(calls.into_iter().map(|cookie| (cookie, Outcome::Stirred)));
+            is_missing = missing;
+        });
+        if is_missing {
+            cx.hub.links.ring();
+        }
+    }
+
+    /// Makes an active of this term dead: whoever takes over becomes the active. Returns false if it is none.
+    pub fn resign(&self, cx: &mut ThreadContext, vb: VbId, term: u64) -> bool {
+        let is_it = |role: &Role| role.state == VbState::Active && role.term == term;
+        let change = RoleChange { state: Some(VbState::Dead), ..RoleChange::default() };
+        self.set_role_if(cx, vb, is_it, change).is_ok_and(|is_done| is_done)
+    }
+
+    /// Makes the active of one that is pending in this term, and to take over from this node: the one before is dead.
+    /// Returns false if it is none.
+    pub fn succeed(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        term: u64,
+        source: &str,
+    ) -> Result<bool, RoleError> {
+        let is_it = |role: &Role| role.is_to_succeed(term, source);
+        let change =
+            RoleChange { state: Some(VbState::Active), term: Some(term + 1), ..RoleChange::default() };
+        self.set_role_if(cx, vb, is_it, change)
+    }
+
+    /// Returns true if a vBucket is pending in this term, and to take over from this node.
+    pub fn is_to_succeed(&self, cx: &mut ThreadContext, vb: VbId, term: u64, source: &str) -> bool {
+        self.lock(cx, vb).sync_writes().is_some_and(|sync| sync.role.is_to_succeed(term, source))
+    }
+
+    /// Returns true if the role is on disk, if it is to be. If not, it soon is, and followers of a vBucket that is dead
+    /// are called then.
+    pub fn role_is_kept(&self, cx: &mut ThreadContext, vb: VbId) -> bool {
+        let locked = self.lock(cx, vb);
+        let is_kept = !locked.is_persistent() || locked.state_persisted() >= locked.state_version();
+        drop(locked);
+        if !is_kept {
+            self.hurry(vb);
+        }
+        is_kept
     }
 
     /// Tracks the prepares of a vBucket as if it had just been read from disk.
@@ -127,9 +172,24 @@ impl Bucket {
 
     /// Changes the role of a vBucket. Durable writes that another node will end are answered "ambiguous".
     pub fn set_role(&self, cx: &mut ThreadContext, vb: VbId, change: RoleChange) -> Result<(), RoleError> {
-        let (mut changed, mut is_missing, now_ns) = (Ok(()), false, cx.now.unix_ns);
+        self.set_role_if(cx, vb, |_| true, change).map(drop)
+    }
+
+    /// Does so if the present role is as it must be for that. Returns whether it was.
+    fn set_role_if(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        is_it: impl FnOnce(&Role) -> bool,
+        change: RoleChange,
+    ) -> Result<bool, RoleError> {
+        let (mut changed, mut is_missing, now_ns) = (Ok(true), false, cx.now.unix_ns);
         self.tend(cx, vb, |locked, notices| {
             let before = locked.sync_writes().map_or_else(Role::default, |sync| sync.role.clone());
+            if !is_it(&before) {
+                changed = Ok(false);
+                return;
+            }
             let has_topology = change.topology.is_some();
             match change.of(&before) {
                 Ok(role) => {
@@ -196,12 +256,17 @@ impl Bucket {
         let (high_seqno, began_at) = (locked.high_seqno(), locked.complete_seqno());
         let copied = std::mem::take(&mut locked.sync_writes_mut().copied);
         if copied.is_any {
-            let uuid = scramble(self.history_seed() ^ now_ns, high_seqno << 16 | u64::from(vb.0)) >> 16;
+            let uuid = self.fresh_history(now_ns ^ high_seqno << 20, vb);
             locked.begin_history(uuid, began_at);
             self.set_vb_uuid(vb, uuid);
             locked.skip_seqno();
         }
         locked.adopt_prepares(|| self.raise(attention::ADOPTED));
+    }
+
+    /// Returns the id of a history that has not been.
+    pub(crate) fn fresh_history(&self, now_ns: u64, vb: VbId) -> u64 {
+        scramble(self.history_seed() ^ now_ns, u64::from(vb.0)) >> 16
     }
 
     /// Deletes a vBucket: its documents are gone, its durable writes are answered "ambiguous", and it is dead. After

@@ -28,6 +28,9 @@ pub(crate) struct Swept {
     pub(crate) next: Option<Hand>,
 }
 
+/// What has expired of a copy is looked at again after this time, if its active has not told of it.
+const LATER_S: u32 = 600;
+
 impl Locked<'_> {
     /// Frees what has expired, up to a slice. Returns how many items were freed, how many of them nobody had read, and
     /// whether more is due.
@@ -40,6 +43,8 @@ impl Locked<'_> {
         let Some(rare) = &mut self.state.rare else { return (0, 0, false) };
         rare.wheel.take_due(now_s, SLICE_ITEMS, &self.memory.resources.tenant, self.memory.cache, taken);
         let (mut freed, mut unfetched) = (0, 0);
+        // Of a copy another node decides; and the wheel must not grow.
+        let decides = !self.is_inactive();
         for part in taken.iter() {
             let mut candidates = arrayvec::ArrayVec::<Found, 16>::new();
             self.root.matching(*part, |found| {
@@ -56,7 +61,7 @@ impl Locked<'_> {
                 // A shadow is deleted, and goes when it expires.
                 let dead = self.death(item).filter(|dead| *dead != Dead::Deleted);
                 let is_unfetched = self.is_unfetched(item);
-                if let Some(dead) = dead
+                if let Some(dead) = dead.filter(|_| decides)
                     && self.let_go(Present { found, item }, dead)
                 {
                     freed += 1;
@@ -65,7 +70,11 @@ impl Locked<'_> {
                     break;
                 }
                 // If it could not be freed (a prepare waits for the key), it is tried again.
-                let expiry = if dead.is_some() { now_s } else { expiry };
+                let expiry = match dead {
+                    Some(_) if decides => now_s,
+                    Some(_) => now_s.saturating_add(LATER_S),
+                    None => expiry,
+                };
                 let Some(rare) = &mut self.state.rare else { break };
                 let _ =
                     rare.wheel.enter(*part, expiry, now_s, &self.memory.resources.tenant, self.memory.cache);

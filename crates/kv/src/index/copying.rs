@@ -62,7 +62,7 @@ impl Locked<'_> {
     }
 
     /// Removes the prepare that waits for a key: what has ended it has a seqno of its own.
-    fn forget_prepare(&mut self, hash: u64) {
+    pub(crate) fn forget_prepare(&mut self, hash: u64) {
         let Some(prepared) = self.pending(hash).and_then(|seqno| self.prepared(seqno)) else { return };
         let item = self.item(prepared.location);
         // SAFETY: a prepared block is live, and the lock is held.
@@ -72,8 +72,20 @@ impl Locked<'_> {
         self.take_prepared(prepared.seqno);
     }
 
+    /// Removes the prepares of collections that are gone: the active ends them without telling.
+    fn forget_dropped_prepares(&mut self) {
+        for prepared in self.all_prepared() {
+            // SAFETY: a prepared block is live, and the lock is held.
+            let is_dropped = self.is_dropped(unsafe { self.item(prepared.location).stored_key() });
+            if is_dropped {
+                self.forget_prepare(prepared.hash);
+            }
+        }
+    }
+
     /// Takes a change of the scopes and collections.
     pub(crate) fn copy_event(&mut self, seqno: u64, event: SystemEvent) {
+        self.forget_dropped_prepares();
         let mut events = self.events();
         let forgotten = events.push(Told { seqno, event });
         events.uid = events.uid.max(event.uid);
@@ -91,6 +103,11 @@ impl Locked<'_> {
             self.note_state();
             self.call_followers(None);
         }
+    }
+
+    /// Returns the id of the last history, if it is not that of the bucket's start.
+    pub(crate) fn last_history(&self) -> Option<u64> {
+        self.durable_if_any()?.histories.last().map(|(uuid, _)| *uuid)
     }
 
     /// Replaces the histories, oldest first.
@@ -146,6 +163,9 @@ impl Locked<'_> {
         (durable.persisted_seqno, durable.persisted_flushed) = (0, 0);
         (durable.purged_seqno, durable.purged_persisted) = (0, 0);
         durable.histories.clear();
+        if self.sync_writes().is_some() {
+            self.sync_writes_mut().monitor.begin_anew();
+        }
         self.lose_followers();
         if !persistent && self.is_followed() {
             let mut order = Box::<SeqnoOrder>::default();

@@ -162,7 +162,7 @@ impl Locked<'_> {
         self.state.rare.get_or_insert_default().durable.get_or_insert_default()
     }
 
-    fn durable_if_any(&self) -> Option<&Durable> {
+    pub(super) fn durable_if_any(&self) -> Option<&Durable> {
         self.state.rare.as_ref()?.durable.as_deref()
     }
 

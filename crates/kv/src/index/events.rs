@@ -83,7 +83,7 @@ impl Locked<'_> {
     /// Assigns a seqno to each change of the scopes and collections that has none yet.
     pub(crate) fn tell_changes(&mut self) {
         let told_uid = self.told().map_or(0, |told| told.uid);
-        if told_uid != self.memory.resources.collections.uid() {
+        if told_uid != self.memory.resources.collections.uid() && !self.is_inactive() {
             self.tell_changes_since(told_uid);
         }
     }

@@ -26,6 +26,8 @@ const KEPT_SEQNOS: u64 = 256;
 /// A vBucket of an ephemeral bucket keeps this many tombstones, or a part of the number of its items.
 const ENDS_LEAST: usize = 256;
 const ENDS_PART: usize = 8;
+/// So many more are kept for a follower that has not been told of them yet.
+const ENDS_UNTOLD: usize = 4096;
 /// As many are freed under one hold of the lock.
 const ENDS_SLICE: usize = 4 * SLICE_ITEMS;
 
@@ -50,6 +52,16 @@ pub(super) struct Followers {
     kept_from: u64,
     /// In an ephemeral bucket: the seqnos of tombstones and aborts, oldest first, and when they were left.
     ends: VecDeque<(u64, u32)>,
+}
+
+impl Followers {
+    /// Returns true if tombstones and aborts of an ephemeral bucket are to go. `most`: so many are kept in any case.
+    fn has_too_many_ends(&self, most: usize) -> bool {
+        let told = self.list.iter().filter(|one| !one.is_lost).map(|one| one.cursor).min();
+        let is_untold = |(seqno, _): &(u64, u32)| told.is_some_and(|told| *seqno > told);
+        let untold = if self.ends.front().is_some_and(is_untold) { ENDS_UNTOLD } else { 0 };
+        self.ends.len() > most + untold
+    }
 }
 
 /// One of them.
@@ -284,7 +296,7 @@ impl Locked<'_> {
         let most = ENDS_LEAST.max(self.state.table.items as usize / ENDS_PART);
         let now_s = self.now.unix_s;
         self.followers_mut().ends.push_back((seqno, now_s));
-        while self.followers().is_some_and(|followers| followers.ends.len() > most) {
+        while self.followers().is_some_and(|followers| followers.has_too_many_ends(most)) {
             self.drop_end(u32::MAX);
         }
     }

@@ -185,9 +185,9 @@ impl Locked<'_> {
         replay.runs_left == 0
     }
 
-    /// Ends the replay: no item is dirty, and the present history is `history`, begun at the highest seqno if there is
-    /// any other. Returns true if there are flushed items to be reclaimed.
-    pub(crate) fn end_replay(&mut self, history: u64, max_cas: u64) -> Result<bool, KvError> {
+    /// Ends the replay: no item is dirty. Unless the end was clean, the present history is `history`, begun at the
+    /// highest seqno if there is any other. Returns true if there are flushed items to be reclaimed.
+    pub(crate) fn end_replay(&mut self, history: u64, is_clean: bool, max_cas: u64) -> Result<bool, KvError> {
         self.note_stored_cas(max_cas);
         let Some(replay) = self.durable().replay.take() else { return Ok(false) };
         let base = self.durable().base;
@@ -198,7 +198,7 @@ impl Locked<'_> {
         durable.state_version = durable.state_persisted + u64::from(replay.changed);
         // What a copy has is a part of its source's history, however much of it is lost.
         let is_copy = durable.setting.as_ref().is_some_and(|setting| setting.copied.is_any);
-        if !is_copy && durable.histories.last().is_none_or(|(last, _)| *last != history) {
+        if !is_copy && (!is_clean || durable.histories.is_empty()) {
             durable.may_lack = !durable.histories.is_empty();
             durable.histories.push((history, high_seqno));
             durable.state_version += 1;

@@ -29,7 +29,7 @@ use super::prepares::Prepares;
 use super::rank;
 use super::table::{Found, HashPart, Memory, Resources, Root, TableState};
 use super::wheel::ExpiryWheel;
-use crate::sync_writes::SyncWrites;
+use crate::sync_writes::{Copied, SyncWrites};
 use crate::{Cookie, Key, KvError, Now};
 
 /// Most items handled under one hold of the lock by background work.
@@ -43,6 +43,15 @@ pub(crate) struct VBucket {
 }
 
 const _: () = assert!(size_of::<VBucket>() == 64);
+
+/// What flush_all has done to a vBucket.
+#[derive(Default)]
+pub(crate) struct Flushed {
+    /// There was something.
+    pub(crate) is_any: bool,
+    /// What comes is part of another history.
+    pub(crate) has_other_history: bool,
+}
 
 #[repr(C)]
 pub(super) struct State {
@@ -58,12 +67,11 @@ pub(super) struct State {
 
 impl State {
     /// Returns when an expiry window is due. None while the journal is read: what has expired may have been replaced by
-    /// a record that is yet to be read, and a tombstone would count as later than that. None where another node
-    /// decides.
+    /// a record that is yet to be read, and a tombstone would count as later than that.
     pub(super) fn expiry_due_s(&self) -> Option<u32> {
         let rare = self.rare.as_ref()?;
         let is_replayed = rare.durable.as_ref().is_some_and(|durable| durable.replay.is_some());
-        rare.wheel.due_s().filter(|_| !is_replayed && !self.is_inactive())
+        rare.wheel.due_s().filter(|_| !is_replayed)
     }
 }
 
@@ -209,19 +217,25 @@ impl VBucket {
         durable.map(|durable| durable.histories.clone()).unwrap_or_default()
     }
 
-    /// flush_all: removes what is there now, unless another node decides that. Returns true if there was anything.
-    /// `calls`: followers to be told.
-    pub(crate) fn flush(&self, dirty: Option<&DirtySet>, vb: u16, calls: &mut Vec<Cookie>) -> bool {
+    /// flush_all: removes what is there now, unless another node decides that. `other`: the id of a history that begins
+    /// if the vBucket is not active: what it had is no part of any. `calls`: followers to be told.
+    pub(crate) fn flush(
+        &self,
+        dirty: Option<&DirtySet>,
+        vb: u16,
+        other: u64,
+        calls: &mut Vec<Cookie>,
+    ) -> Flushed {
         let mut state = self.state.lock();
         let sync = state.rare.as_ref().and_then(|rare| rare.sync_writes.as_ref());
         if sync.is_some_and(|sync| sync.is_copy()) {
-            return false;
+            return Flushed::default();
         }
         if let Some(durable) = state.rare.as_mut().and_then(|rare| rare.durable.as_mut()) {
             durable.state_version += 1;
             if let Some(replay) = &mut durable.replay {
                 replay.flush();
-                return false;
+                return Flushed::default();
             }
             if let Some(dirty) = dirty {
                 dirty.mark(vb);
@@ -236,7 +250,14 @@ impl VBucket {
         if let Some(followers) = state.rare.as_mut().and_then(|rare| rare.followers.as_mut()) {
             followers.forget(flushed_seqno, u32::MAX, vb, calls);
         }
-        state.table.items > 0
+        let (is_any, has_other_history) = (state.table.items > 0, state.is_inactive());
+        if has_other_history && let Some(rare) = state.rare.as_deref_mut() {
+            rare.durable.get_or_insert_default().histories = vec![(other, flushed_seqno)];
+            if let Some(sync) = rare.sync_writes.as_deref_mut() {
+                sync.copied = Copied { is_any: true, snapshot: (0, 0) };
+            }
+        }
+        Flushed { is_any, has_other_history }
     }
 
     /// Calls `f` with the SyncWrites, if there are any.

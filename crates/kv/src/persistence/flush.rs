@@ -260,6 +260,7 @@ fn complete(bucket: &Bucket, cx: &mut ThreadContext, walks: &[Walk]) {
             locked.mark_dirty();
         }
         if locked.sync_writes().is_some() {
+            locked.sync_writes_mut().monitor.persisted(walk.seqno);
             drop(locked);
             bucket.persisted(cx, VbId(walk.vb), walk.seqno, walk.state.version);
         }

@@ -85,7 +85,7 @@ impl Loader<'_> {
     }
 
     fn run_done(&mut self, vb: u16) {
-        let history = self.bucket.vb_uuid(VbId(vb));
+        let (history, is_clean) = (self.bucket.vb_uuid(VbId(vb)), self.bucket.had_clean_end());
         let max_cas = self.persistence.shards.get(self.shard).map_or(0, |shard| shard.max_cas);
         let mut locked = self.bucket.lock(self.cx, VbId(vb));
         if !locked.run_replayed() {
@@ -94,9 +94,12 @@ impl Loader<'_> {
         if self.persistence.closed(VbId(vb)) == Some(Unavailable::Damaged) {
             return;
         }
-        match locked.end_replay(history, max_cas) {
+        match locked.end_replay(history, is_clean, max_cas) {
             Ok(has_flushed) => {
                 let expiry_due_s = locked.expiry_due_s();
+                if let Some(uuid) = locked.last_history() {
+                    self.bucket.set_vb_uuid(VbId(vb), uuid);
+                }
                 drop(locked);
                 self.bucket.expiry_entered(expiry_due_s.unwrap_or(u32::MAX));
                 if has_flushed {
@@ -105,6 +108,8 @@ impl Loader<'_> {
                 self.bucket.restore_setting(self.cx, VbId(vb));
                 self.persistence.warm_up.vbuckets_done.fetch_add(1, Relaxed);
                 self.bucket.open_gate(self.persistence, vb);
+                // ORDERING: not earlier: whoever is called looks at what is open.
+                self.bucket.begin_to_copy(self.cx, VbId(vb));
                 // ORDERING: not earlier: the flusher skips what is not open.
                 self.bucket.lock(self.cx, VbId(vb)).mark_if_dirty();
             }

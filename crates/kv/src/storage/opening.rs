@@ -131,6 +131,8 @@ pub(crate) struct Opened {
     pub(crate) vbuckets: u16,
     /// Seed of the vBuckets' history ids.
     pub(crate) history_seed: u64,
+    /// The seed is that of the last start: nothing has happened that is not in the journal.
+    pub(crate) had_clean_end: bool,
     /// Number of runs to be read for each vBucket.
     pub(crate) runs: Vec<u32>,
     pub(crate) collections: Manifest,
@@ -266,7 +268,8 @@ pub(crate) fn open(
         is_deleted: AtomicBool::new(false),
         checked_json,
     };
-    Ok(Opened { persistence, uuid, vbuckets, history_seed, runs, collections })
+    let had_clean_end = history_seed != fresh_seed;
+    Ok(Opened { persistence, uuid, vbuckets, history_seed, had_clean_end, runs, collections })
 }
 
 fn spoil_vbucket(gates: &[AtomicU8], vb: u16) {

@@ -44,6 +44,7 @@ impl Worker {
         }
         self.settle(id);
         self.send_all();
+        self.charge(id);
         self.arm(id);
     }
 

@@ -311,6 +311,11 @@ impl Worker {
         {
             let most = PRODUCE_BYTES.min(self.allowance.max(READ_SCARCE));
             connection.session.produce(most, &mut self.cx, &mut self.out);
+            let bucket = connection.session.peer.bucket.clone();
+            if let Some((node, why)) = connection.session.take_complaint() {
+                let bucket = bucket.as_deref().map(Bucket::name);
+                tracing::warn!(node, why, bucket, "trouble with what is copied from a node");
+            }
         }
     }
 

@@ -27,6 +27,8 @@ use super::answer::{Answer, Refusal};
 const STREAM_RIGHTS: Rights = Rights::READ.and(Rights::SYSTEM_ATTRIBUTES);
 /// Bounds of the interval of NOOPs, in seconds.
 const NOOP_INTERVAL_S: std::ops::RangeInclusive<u64> = 1..=10_800;
+/// The names of replicas' connections begin with this.
+pub(super) const REPLICATION: &str = "replication:";
 /// Most streams of a vBucket on a connection: each is visited by every write.
 const STREAMS_MOST: usize = 64;
 /// Longest name of a consumer.
@@ -63,6 +65,11 @@ pub(super) fn open(
         }
         if !opened.has(open::flags::PRODUCER) {
             return Err(Refusal(Status::NOT_SUPPORTED, "This node connects to those it follows by itself"));
+        }
+        // The name of a replica's connection: whoever has it takes the place of the one before.
+        if opened.name.starts_with(REPLICATION.as_bytes()) && !peer.may_everywhere(Rights::BUCKET) {
+            let why = "Only whoever may change the bucket has a connection of this name";
+            return Err(Refusal(Status::EACCESS, why));
         }
         let features = peer.couchbase.features;
         let settled = Opened {
@@ -234,9 +241,10 @@ pub(super) fn stream(
     if producer.has_stream(&place) {
         return answer.error(Status::KEY_EEXISTS, "There is such a stream already", out);
     }
+    let may_change = peer.may_everywhere(Rights::BUCKET);
     let takes_over = wanted.has(stream_request::flags::TAKEOVER);
     // Without a term nobody would know later who is the active.
-    if takes_over && (wanted.term.is_none() || !peer.may_everywhere(Rights::BUCKET)) {
+    if takes_over && (wanted.term.is_none() || !may_change) {
         let why = "Only a replica that names its term, and whose user may change the bucket, takes over";
         return answer.error(Status::NOT_SUPPORTED, why, out);
     }
@@ -244,7 +252,7 @@ pub(super) fn stream(
     let Some(producer) = peer.couchbase.producer.as_deref_mut() else { return };
     match producer.begin(&bucket, place, &position, wanted.filter, takes_over, cx) {
         Ok(()) => {
-            if producer.wanted.has_sync_writes && wanted.term.is_some() {
+            if producer.wanted.has_sync_writes && wanted.term.is_some() && may_change {
                 bucket.forget_acknowledgements(vb, &producer.wanted.consumer);
             }
             answer.value(0, &[], &failover_log(&bucket, vb), out);
@@ -400,7 +408,7 @@ pub(super) fn acknowledge_seqno(
     let Some(bucket) = super::selected(peer, answer, out) else { return };
     let Some(producer) = peer.couchbase.producer.as_deref() else { return };
     let (_, term) = bucket.standing(vb);
-    if !producer.has_stream_of_term(vb.0, term) {
+    if producer.is_replaced() || !producer.has_stream_of_term(vb.0, term) {
         return answer.error(Status::KEY_ENOENT, "There is no such stream", out);
     }
     // Durable writes are answered on its word.
@@ -410,7 +418,7 @@ pub(super) fn acknowledge_seqno(
     if bucket.vb_info(vb).is_none_or(|info| seqno > info.high_seqno) {
         return answer.error(Status::ERANGE, "There is no such seqno yet", out);
     }
-    bucket.acknowledge(cx, vb, &consumer, seqno, seqno);
+    bucket.acknowledge_in(cx, vb, term, &consumer, seqno);
 }
 
 /// GET_ALL_VB_SEQNOS: the extras are nothing, or a state, or a state and a collection, 4 bytes each. The answer is

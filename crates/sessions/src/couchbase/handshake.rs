@@ -10,12 +10,20 @@ use super::super::access::may_select;
 use super::super::{Output, Peer};
 use super::OFFERED;
 use super::answer::Answer;
+use super::map_news::MapNews;
 
 /// Longest agent name that is kept.
 const AGENT_MAX: usize = 250;
 
 /// HELLO: grants those requested features that are offered. A later HELLO replaces an earlier one.
-pub(super) fn hello(peer: &mut Peer, answer: &Answer, request: &Request<'_>, body: &[u8], out: &mut Output) {
+pub(super) fn hello(
+    peer: &mut Peer,
+    answer: &Answer,
+    request: &Request<'_>,
+    body: &[u8],
+    cx: &mut NodeContext,
+    out: &mut Output,
+) {
     let Some(features) = requested(body).filter(|_| request.extras.is_empty()) else {
         return answer.error(Status::EINVAL, "The value must be a list of 16-bit features", out);
     };
@@ -23,7 +31,13 @@ pub(super) fn hello(peer: &mut Peer, answer: &Answer, request: &Request<'_>, bod
     let stores_none = peer.bucket.as_ref().is_some_and(|bucket| bucket.compression() == Compression::Off);
     let offered = if stores_none { OFFERED.without(Feature::SNAPPY) } else { OFFERED };
     let (granted, list) = negotiate(features, offered);
+    let wants_maps = granted.has(Feature::CLUSTERMAP_CHANGE_NOTIFICATION)
+        || granted.has(Feature::CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF);
+    if wants_maps && !granted.has(Feature::DUPLEX) {
+        return answer.error(Status::EINVAL, "Clustermap change notification needs Duplex", out);
+    }
     let agent = request.key.get(..AGENT_MAX).unwrap_or(request.key);
+    peer.couchbase.map_news = wants_maps.then(|| MapNews::begin(peer, cx));
     let state = &mut peer.couchbase;
     state.features = granted;
     state.collections = granted.has(Feature::COLLECTIONS);
@@ -177,7 +191,7 @@ pub(super) fn cluster_config(
 }
 
 /// The map for this connection, recorded as sent to it.
-fn current_map(peer: &mut Peer, cx: &NodeContext) -> String {
+pub(super) fn current_map(peer: &mut Peer, cx: &NodeContext) -> String {
     peer.couchbase.map_revision = cx.node.map_revision();
     match peer.bucket.as_deref().filter(|bucket| !bucket.is_gone() && peer.has_access()) {
         Some(bucket) => cluster_config::bucket_level(&cx.node, bucket),

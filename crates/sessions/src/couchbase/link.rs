@@ -5,23 +5,27 @@
 //!                                                                                  ^ rolled back, refused, ended: again
 //! ```
 //! What the other node sends is taken at once, in order. If there is no room for it, it is kept, and no more than the
-//! flow-control buffer allows is sent meanwhile.
+//! flow-control buffer allows is sent meanwhile. What contradicts what came before ends its stream, which is asked for
+//! again after a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kv::collections::ForeignChange;
+use kv::collections::{ForeignChange, Manifest};
 use kv::copier::Copier;
-use kv::copying::{Foreign, NotCopied};
+use kv::copying::{CopyOf, Foreign, NotCopied};
 use kv::follow::{Version, VersionKind, VersionValue};
 use kv::replication::Replication;
+use kv::role::TERM_MOST;
 use kv::{Bucket, NodeContext, RoleChange, VbId, VbState};
 use serde_json::Value;
 use wire::binary::{self, Asked, HEADER_LEN, Header, Magic, Opcode, Request, Status};
-use wire::couchbase::Feature;
+use wire::couchbase::{Feature, collection_id};
 use wire::dcp::message::{Deletion, Event as Told, Mutation, Prepare};
 use wire::dcp::{Message, Open, StreamRequest, open, stream_request};
 use wire::sasl::{ClientExchange, Expected, Hash, Mechanism};
+
+use super::dcp::REPLICATION;
 
 /// Bytes that the other node may send before it hears that they were processed.
 const BUFFER_BYTES: u32 = 4 << 20;
@@ -29,11 +33,19 @@ const BUFFER_BYTES: u32 = 4 << 20;
 const TELL_BYTES: u32 = BUFFER_BYTES / 4;
 /// Longest frame that is accepted.
 const FRAME_MAX: usize = 40 << 20;
+/// What was received and finds no room is never longer: the other node would ignore the buffer's size.
+const KEPT_MAX: usize = BUFFER_BYTES as usize + FRAME_MAX;
+/// A buffer of more than this is given back once it is empty.
+const BUFFER_KEPT: usize = 64 << 10;
 /// Interval of NOOPs; a node that is not heard for longer than two of them, and some more, is gone.
 const NOOP_INTERVAL_S: u64 = 30;
 const SILENCE_MS: u64 = 70_000;
 /// What finds no room is tried again after this time.
 const AGAIN_MS: u64 = 20;
+/// A connection that has lasted for so long is of use.
+const LASTING_MS: u64 = 1_000;
+/// If it has found none for so long, that is told.
+const STUCK_MS: u64 = 10_000;
 /// A stream that was refused is asked for again after this time, doubled each time up to a bound.
 const RETRY_MS: u64 = 50;
 const RETRY_MAX_MS: u64 = 5_000;
@@ -66,6 +78,8 @@ enum Phase {
 struct Copying {
     term: u64,
     opaque: u32,
+    /// From where it was asked for.
+    start: u64,
     /// The other node has agreed.
     is_begun: bool,
     /// The last seqno that it was told is here.
@@ -77,6 +91,8 @@ struct Copying {
 enum Stop {
     /// There is no room now.
     Later,
+    /// It contradicts what came before.
+    Broken(String),
     /// The connection is of no use.
     Failed(String),
 }
@@ -85,6 +101,14 @@ impl From<String> for Stop {
     fn from(why: String) -> Self {
         Self::Failed(why)
     }
+}
+
+/// How often a stream was refused.
+#[derive(Default)]
+struct Refusals {
+    count: u32,
+    /// When it is asked for again.
+    at_ms: Option<u64>,
 }
 
 /// A connection to another node.
@@ -100,17 +124,31 @@ pub struct Link {
     out: Vec<u8>,
     streams: BTreeMap<u16, Copying>,
     opaques: u32,
-    /// Streams that are asked for again, by time, and how often each was refused.
+    /// Streams that are asked for again, by time, and when, and how often each was refused since it was of use.
     retries: BTreeSet<(u64, u16)>,
-    refusals: BTreeMap<u16, u32>,
+    refusals: BTreeMap<u16, Refusals>,
+    /// The collections that the other node has, and the version of its manifest.
+    collections: (BTreeSet<u32>, u64),
     /// VBuckets of which something is to be acknowledged, maybe.
     touched: BTreeSet<u16>,
     /// Bytes processed and not told.
     processed: u32,
     heard_ms: u64,
+    /// Since when streams have been asked for, and whether that was of use.
+    ready_ms: Option<u64>,
+    is_of_use: bool,
     /// Nothing is taken before this.
     stuck_until_ms: Option<u64>,
+    /// Since when nothing has been taken, and whether that is told.
+    stuck_since_ms: Option<u64>,
+    is_told_of_stuck: bool,
+    /// Up to here frames have been looked at that find no room.
+    looked: usize,
     has_news: bool,
+    /// There is nothing to be copied any more.
+    is_over: bool,
+    /// Something to be told to an operator.
+    complaint: Option<String>,
     failure: Option<String>,
 }
 
@@ -128,11 +166,19 @@ impl Link {
             opaques: 0,
             retries: BTreeSet::new(),
             refusals: BTreeMap::new(),
+            collections: Default::default(),
             touched: BTreeSet::new(),
             processed: 0,
             heard_ms: cx.now.mono_ms(),
+            ready_ms: None,
+            is_of_use: false,
             stuck_until_ms: None,
+            stuck_since_ms: None,
+            is_told_of_stuck: false,
+            looked: 0,
             has_news: true,
+            is_over: false,
+            complaint: None,
             failure: None,
         }
     }
@@ -151,19 +197,35 @@ impl Link {
         self.failure.as_deref().map(|why| (&**self.copier.peer(), why))
     }
 
+    /// Returns true if there is nothing to be copied any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Returns the other node's name, and what is to be told to an operator, if there is something new.
+    pub(crate) fn take_complaint(&mut self) -> Option<(&str, String)> {
+        let complaint = self.complaint.take()?;
+        Some((self.copier.peer(), complaint))
+    }
+
     pub(crate) fn held_bytes(&self) -> usize {
         self.received.capacity() + self.out.capacity()
     }
 
     /// Returns true if it has something to send or to look after.
     pub(crate) fn has_to_send(&self) -> bool {
-        self.failure.is_none() && (!self.out.is_empty() || self.has_news || matches!(self.phase, Phase::New))
+        self.failure.is_none()
+            && (!self.out.is_empty()
+                || self.has_news
+                || self.complaint.is_some()
+                || matches!(self.phase, Phase::New))
     }
 
     /// When it has something to do if nothing is received.
     pub(crate) fn due_ms(&self) -> u64 {
         let retry_ms = self.retries.first().map(|(at_ms, _)| *at_ms);
-        let due = [Some(self.heard_ms + SILENCE_MS), retry_ms, self.stuck_until_ms];
+        let lasting_ms = self.ready_ms.filter(|_| !self.is_of_use).map(|ready_ms| ready_ms + LASTING_MS);
+        let due = [Some(self.heard_ms + SILENCE_MS), retry_ms, self.stuck_until_ms, lasting_ms];
         due.into_iter().flatten().min().unwrap_or(u64::MAX)
     }
 
@@ -174,8 +236,11 @@ impl Link {
             self.stuck_until_ms = None;
             self.take(&[], cx);
         }
+        if self.ready_ms.is_some_and(|ready_ms| ready_ms + LASTING_MS <= now_ms) {
+            self.note_use();
+        }
         while let Some((_, vb)) = self.retries.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms) {
-            self.retries.pop_first();
+            self.forget_retry(vb);
             self.look_at(vb, cx);
         }
         if self.heard_ms + SILENCE_MS <= now_ms {
@@ -192,18 +257,55 @@ impl Link {
         if self.failure.is_some() {
             return;
         }
-        if self.received.is_empty() && self.stuck_until_ms.is_none() {
+        let is_stuck = self.stuck_until_ms.is_some();
+        if self.received.is_empty() && !is_stuck {
             let taken = self.take_frames(input, cx);
-            self.received = input.get(taken..).unwrap_or_default().to_vec();
+            self.received.extend_from_slice(input.get(taken..).unwrap_or_default());
         } else {
             self.received.extend_from_slice(input);
-            if self.stuck_until_ms.is_none() {
+            if !is_stuck {
                 let received = std::mem::take(&mut self.received);
                 let taken = self.take_frames(&received, cx);
-                self.received = received.get(taken..).unwrap_or_default().to_vec();
+                self.received = received;
+                self.received.drain(..taken);
+                self.looked = self.looked.saturating_sub(taken);
             }
         }
+        if self.received.is_empty() && self.received.capacity() > BUFFER_KEPT {
+            self.received = Vec::new();
+        }
+        if self.stuck_until_ms.is_some() {
+            self.answer_noops();
+        }
+        if self.received.len() > KEPT_MAX {
+            self.failure = Some(format!("it sends more than {BUFFER_BYTES} bytes, the size of the buffer"));
+        }
         self.acknowledge(cx);
+    }
+
+    /// Answers NOOPs behind what finds no room: otherwise the other node would think that this one is gone.
+    fn answer_noops(&mut self) {
+        while let Some(head) = self.received.get(self.looked..).and_then(|rest| rest.first_chunk()) {
+            let header = Header::decode(head);
+            let end = self.looked.saturating_add(HEADER_LEN + header.body_len as usize);
+            if end > self.received.len() {
+                return;
+            }
+            if header.magic == Magic::REQUEST && header.opcode == Opcode::DCP_NOOP {
+                let reply = binary::Reply::to(&header, Status::SUCCESS);
+                self.out.extend_from_slice(reply.head(&[], 0, 0).as_bytes());
+                self.received.drain(self.looked..end);
+            } else {
+                self.looked = end;
+            }
+        }
+    }
+
+    /// The next attempt to connect may come at once.
+    fn note_use(&mut self) {
+        if !std::mem::replace(&mut self.is_of_use, true) {
+            self.copier.note_success();
+        }
     }
 
     /// Takes whole frames. Returns how many bytes they have.
@@ -219,10 +321,17 @@ impl Link {
             }
             let Some(frame) = rest.get(..length) else { break };
             match self.take_frame(&header, frame, cx) {
-                Ok(()) => taken += length,
+                Ok(()) => {
+                    taken += length;
+                    (self.stuck_since_ms, self.is_told_of_stuck) = (None, false);
+                }
                 Err(Stop::Later) => {
-                    self.stuck_until_ms = Some(cx.now.mono_ms() + AGAIN_MS);
+                    self.note_stuck(header.vbucket, cx.now.mono_ms());
                     break;
+                }
+                Err(Stop::Broken(why)) => {
+                    taken += length;
+                    self.break_off(header.vbucket, why, cx);
                 }
                 Err(Stop::Failed(why)) => {
                     self.failure = Some(why);
@@ -252,12 +361,38 @@ impl Link {
                 Ok(())
             }
             Some(Ok((place, message))) => {
-                self.take_message(place.vbucket, &request, &message, cx)?;
-                self.processed += frame.len() as u32;
-                Ok(())
+                let taken = self.take_message(place.vbucket, &request, &message, cx);
+                if !matches!(taken, Err(Stop::Later)) {
+                    self.processed += frame.len() as u32;
+                }
+                taken
             }
             Some(Err(error)) => Err(Stop::Failed(error.to_string())),
             None => Err(Stop::Failed(format!("it asks for {:?}", request.header.opcode))),
+        }
+    }
+
+    fn note_stuck(&mut self, vb: u16, now_ms: u64) {
+        self.stuck_until_ms = Some(now_ms + AGAIN_MS);
+        let since_ms = *self.stuck_since_ms.get_or_insert(now_ms);
+        if since_ms + STUCK_MS <= now_ms && !std::mem::replace(&mut self.is_told_of_stuck, true) {
+            let why = "there is no room in memory, or its scopes and collections cannot be written";
+            self.complaint = Some(format!("vBucket {vb} waits: {why}"));
+        }
+    }
+
+    /// Ends a stream that contradicts itself, or what is here. It is asked for again after a while.
+    fn break_off(&mut self, vb: u16, why: String, cx: &NodeContext) {
+        self.close_stream(vb);
+        if self.refusals.get(&vb).is_none_or(|refusals| refusals.count == 0) {
+            self.complaint = Some(format!("vBucket {vb}: {why}"));
+        }
+        self.retry(vb, cx);
+    }
+
+    fn close_stream(&mut self, vb: u16) {
+        if self.streams.remove(&vb).is_some() {
+            self.ask(Opcode::DCP_CLOSE_STREAM, &Asked { vbucket: vb, ..Asked::default() });
         }
     }
 
@@ -286,6 +421,7 @@ impl Link {
             self.copier.news().take(|vb| news.push(vb.0));
             news.into_iter().for_each(|vb| self.look_at(vb, cx));
             self.acknowledge(cx);
+            self.is_over = self.streams.is_empty() && self.retries.is_empty() && !self.copier.is_wanted();
         }
         // Before that they are kept.
         self.has_news = false;
@@ -344,7 +480,7 @@ impl Link {
             }
             (Phase::Bucket, Opcode::SELECT_BUCKET) => {
                 let name = format!(
-                    "replication:{}->{}:{}",
+                    "{REPLICATION}{}->{}:{}",
                     self.copier.peer(),
                     self.node,
                     self.copier.bucket().name()
@@ -383,7 +519,22 @@ impl Link {
             (Phase::Manifest, Opcode::COLLECTIONS_GET_MANIFEST) => {
                 let manifest: Value =
                     serde_json::from_slice(value).map_err(|_| "its manifest is no JSON".to_owned())?;
-                self.copier.bucket().adopt_collections(&manifest).map_err(|error| error.to_string())?;
+                let there =
+                    Manifest::from_json(&manifest).ok_or_else(|| "its manifest is none".to_owned())?;
+                let bucket = self.copier.bucket();
+                let here = bucket.collections().manifest();
+                for (scope, one) in there.collections() {
+                    let other = here.of_id(one.id).filter(|(s, c)| (s.id, &c.name) != (scope.id, &one.name));
+                    if let Some((_, other)) = other {
+                        let (id, name, here) = (one.id, &one.name, &other.name);
+                        let why = format!("collection {id:#x} is {name:?} there, and {here:?} here");
+                        return Err(format!("{why}: the bucket is not the same one").into());
+                    }
+                }
+                bucket.adopt_collections(&manifest).map_err(|error| error.to_string())?;
+                let ids = there.collections().map(|(_, one)| one.id).collect();
+                self.collections = (ids, there.uid);
+                self.ready_ms = Some(cx.now.mono_ms());
                 // From now on news are looked after.
                 self.has_news = true;
                 Phase::Ready
@@ -405,12 +556,9 @@ impl Link {
                 self.touched.insert(vb);
                 return;
             }
-            (_, Some(_)) => {
-                self.streams.remove(&vb);
-                self.ask(Opcode::DCP_CLOSE_STREAM, &Asked { vbucket: vb, ..Asked::default() });
-            }
-            (_, None) => {}
+            _ => self.close_stream(vb),
         }
+        self.forget_retry(vb);
         // What is not promised on disk yet will be news.
         let Some(wanted) = wanted.filter(|wanted| wanted.is_promised) else { return };
         let position = bucket.copy_position(cx, VbId(vb));
@@ -429,8 +577,8 @@ impl Link {
         let (opaque, extras, value) = (self.opaques, request.extras(), request.value());
         let asked = Asked { vbucket: vb, opaque, extras: &extras, value: &value, key: &[] };
         self.ask(Opcode::DCP_STREAM_REQ, &asked);
-        let (term, takes_over) = (wanted.term, wanted.takes_over);
-        self.streams.insert(vb, Copying { term, opaque, is_begun: false, told: 0, takes_over });
+        let (term, start, takes_over) = (wanted.term, position.start, wanted.takes_over);
+        self.streams.insert(vb, Copying { term, opaque, start, is_begun: false, told: 0, takes_over });
     }
 
     fn take_stream_response(
@@ -445,7 +593,8 @@ impl Link {
         else {
             return Ok(());
         };
-        let (bucket, term) = (Arc::clone(self.copier.bucket()), copying.term);
+        let (bucket, peer) = (Arc::clone(self.copier.bucket()), Arc::clone(self.copier.peer()));
+        let (term, start) = (copying.term, copying.start);
         match status {
             Status::SUCCESS => {
                 let (entries, _) = value.as_chunks::<16>();
@@ -453,15 +602,21 @@ impl Link {
                     |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
                 let log: Vec<(u64, u64)> =
                     entries.iter().map(|entry| (number(&entry[..8]), number(&entry[8..]))).collect();
-                copying.is_begun = bucket.copy_begun(cx, VbId(vb), term, &log).is_ok();
+                match bucket.copy_begun(cx, VbId(vb), CopyOf { term, peer: &peer }, &log) {
+                    Ok(()) => copying.is_begun = true,
+                    Err(NotCopied::Broken(why)) => self.break_off(vb, why.to_owned(), cx),
+                    // There is news.
+                    Err(NotCopied::Role | NotCopied::Later) => self.close_stream(vb),
+                }
                 self.touched.insert(vb);
-                self.refusals.remove(&vb);
-                self.copier.note_success();
             }
             Status::ROLLBACK => {
                 self.streams.remove(&vb);
-                // Its role may have changed: then there is news.
-                if bucket.copy_anew(cx, VbId(vb), term).is_ok() {
+                if start == 0 {
+                    let why = "it is to roll back, and has nothing";
+                    self.break_off(vb, why.to_owned(), cx);
+                } else if bucket.copy_anew(cx, VbId(vb), CopyOf { term, peer: &peer }).is_ok() {
+                    // Otherwise its role has changed, and there is news.
                     self.look_at(vb, cx);
                 }
             }
@@ -470,7 +625,7 @@ impl Link {
                 let answer: Value = serde_json::from_slice(value).unwrap_or_default();
                 match answer.get("term").and_then(Value::as_u64) {
                     // It is promised first, and then asked for again.
-                    Some(higher) if higher > term => {
+                    Some(higher) if higher > term && higher <= TERM_MOST => {
                         let change = RoleChange { term: Some(higher), ..RoleChange::default() };
                         let _its_role_may_have_changed = bucket.set_role(cx, VbId(vb), change);
                         self.has_news = true;
@@ -488,10 +643,18 @@ impl Link {
 
     /// Asks for a stream again after a while.
     fn retry(&mut self, vb: u16, cx: &NodeContext) {
+        self.forget_retry(vb);
         let refusals = self.refusals.entry(vb).or_default();
-        let wait_ms = RETRY_MS.checked_shl(*refusals).unwrap_or(RETRY_MAX_MS).min(RETRY_MAX_MS);
-        *refusals = (*refusals + 1).min(16);
-        self.retries.insert((cx.now.mono_ms() + wait_ms, vb));
+        let wait_ms = RETRY_MS.checked_shl(refusals.count).unwrap_or(RETRY_MAX_MS).min(RETRY_MAX_MS);
+        let at_ms = cx.now.mono_ms() + wait_ms;
+        (refusals.count, refusals.at_ms) = ((refusals.count + 1).min(16), Some(at_ms));
+        self.retries.insert((at_ms, vb));
+    }
+
+    fn forget_retry(&mut self, vb: u16) {
+        if let Some(at_ms) = self.refusals.get_mut(&vb).and_then(|refusals| refusals.at_ms.take()) {
+            self.retries.remove(&(at_ms, vb));
+        }
     }
 
     fn take_message(
@@ -504,7 +667,7 @@ impl Link {
         let present = self.streams.get(&vb).filter(|it| it.opaque == request.header.opaque && it.is_begun);
         let Some(copying) = present else { return Ok(()) };
         let (term, takes_over) = (copying.term, copying.takes_over);
-        let bucket = Arc::clone(self.copier.bucket());
+        let (bucket, peer) = (Arc::clone(self.copier.bucket()), Arc::clone(self.copier.peer()));
         let foreign = match message {
             Message::StreamEnd(_) => {
                 self.streams.remove(&vb);
@@ -512,30 +675,64 @@ impl Link {
                 return Ok(());
             }
             Message::SetVBucketState(state) => {
-                if takes_over && u32::from(*state) == VbState::Active.number() {
-                    take_over(&bucket, vb, term, cx)?;
+                let goes_on = takes_over && take_over(&bucket, (vb, term, &peer), u32::from(*state), cx);
+                if goes_on {
+                    self.answer(request);
+                } else {
+                    self.close_stream(vb);
+                    self.has_news = true;
                 }
-                self.answer(request);
                 return Ok(());
             }
             Message::OutOfOrder(_) => return Err("it sends what is in no order".to_owned().into()),
             Message::Noop => return Ok(()),
             _ => foreign(message, cx)?,
         };
-        match bucket.copy(cx, VbId(vb), term, &foreign) {
+        self.check_collection(&foreign)?;
+        match bucket.copy(cx, VbId(vb), CopyOf { term, peer: &peer }, &foreign) {
             Ok(()) => {
                 self.touched.insert(vb);
+                self.note_use();
+                if !self.refusals.is_empty() {
+                    self.forget_retry(vb);
+                    self.refusals.remove(&vb);
+                }
                 Ok(())
             }
             Err(NotCopied::Role) => {
                 // There is news.
-                self.streams.remove(&vb);
-                self.ask(Opcode::DCP_CLOSE_STREAM, &Asked { vbucket: vb, ..Asked::default() });
+                self.close_stream(vb);
                 self.has_news = true;
                 Ok(())
             }
             Err(NotCopied::Later) => Err(Stop::Later),
-            Err(NotCopied::Broken(why)) => Err(format!("vBucket {vb}: {why}").into()),
+            Err(NotCopied::Broken(why)) => Err(Stop::Broken(why.to_owned())),
+        }
+    }
+
+    /// Keeps account of the collections that the other node has. A document of one of these that is not here would be
+    /// lost: collections were dropped here that are still there.
+    fn check_collection(&mut self, foreign: &Foreign<'_>) -> Result<(), Stop> {
+        match foreign {
+            Foreign::System { uid, change, .. } if *uid > self.collections.1 => {
+                let (ids, at) = &mut self.collections;
+                *at = *uid;
+                match change {
+                    ForeignChange::CreateCollection { id, .. } => drop(ids.insert(*id)),
+                    ForeignChange::DropCollection { id, .. } => drop(ids.remove(id)),
+                    ForeignChange::CreateScope { .. } | ForeignChange::DropScope { .. } => {}
+                }
+                Ok(())
+            }
+            Foreign::Version(version) => {
+                let id = collection_id::split(version.stored_key).map_or(0, |(id, _)| id);
+                if id == 0 || self.copier.bucket().has_collection(id) || !self.collections.0.contains(&id) {
+                    return Ok(());
+                }
+                let why = "was dropped here, and is still there";
+                Err(Stop::Broken(format!("collection {id:#x} {why}: see docs/replication.md")))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -545,12 +742,13 @@ impl Link {
             let extras = std::mem::take(&mut self.processed).to_be_bytes();
             self.ask(Opcode::DCP_BUFFER_ACKNOWLEDGEMENT, &Asked { extras: &extras, ..Asked::default() });
         }
-        let bucket = Arc::clone(self.copier.bucket());
+        let (bucket, peer) = (Arc::clone(self.copier.bucket()), Arc::clone(self.copier.peer()));
         for vb in std::mem::take(&mut self.touched) {
             let Some(copying) = self.streams.get_mut(&vb).filter(|copying| copying.is_begun) else {
                 continue;
             };
-            if let Some(seqno) = bucket.copy_acknowledgement(cx, VbId(vb), copying.told) {
+            let of = CopyOf { term: copying.term, peer: &peer };
+            if let Some(seqno) = bucket.copy_acknowledgement(cx, VbId(vb), of, copying.told) {
                 copying.told = seqno;
                 let extras = seqno.to_be_bytes();
                 let asked =
@@ -561,15 +759,18 @@ impl Link {
     }
 }
 
-/// Makes the vBucket active: the one that was is dead, and everything of it is here.
-fn take_over(bucket: &Arc<Bucket>, vb: u16, term: u64, cx: &mut NodeContext) -> Result<(), Stop> {
-    if bucket.standing(VbId(vb)) != (VbState::Pending, term) {
-        return Err(format!("vBucket {vb}: it is not pending in term {term}").into());
+/// Does its part in a take-over: the active asks whether it is still wanted, and once it is dead and everything of it
+/// is here, the vBucket becomes active. Returns false if it is not wanted, or not any more.
+fn take_over(bucket: &Bucket, of: (u16, u64, &str), state: u32, cx: &mut NodeContext) -> bool {
+    let (vb, term, peer) = of;
+    if state != VbState::Active.number() {
+        return bucket.is_to_succeed(cx, VbId(vb), term, peer);
     }
-    let change = RoleChange { state: Some(VbState::Active), term: Some(term + 1), ..RoleChange::default() };
-    bucket.set_role(cx, VbId(vb), change).map_err(|error| format!("vBucket {vb}: {error}"))?;
-    cx.node.note_map_change();
-    Ok(())
+    let has_succeeded = bucket.succeed(cx, VbId(vb), term, peer).is_ok_and(|is_done| is_done);
+    if has_succeeded {
+        cx.node.note_map_change();
+    }
+    has_succeeded
 }
 
 /// Returns what a message says.

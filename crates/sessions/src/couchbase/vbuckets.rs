@@ -61,6 +61,10 @@ pub(super) fn set(
     if !peer.may_everywhere(Rights::BUCKET) {
         return super::denied(answer, out);
     }
+    if change.names_stranger(&cx.node.replication()) && !peer.may_everywhere(Rights::NODE) {
+        let context = "The source must be one of the node's peers, or the user a full administrator";
+        return answer.error(Status::EACCESS, context, out);
+    }
     let has_term = change.term.is_some();
     match bucket.set_role(cx, vb, change) {
         Ok(()) => cx.node.note_map_change(),

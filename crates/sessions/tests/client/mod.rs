@@ -6,8 +6,10 @@ pub mod persistent;
 
 use std::sync::Arc;
 
+use kv::copier::Copier;
 use kv::users::Users;
-use kv::{BucketSettings, Limits, Node, NodeContext, NodeSettings, Now};
+use kv::{BucketSettings, Cookie, Limits, Node, NodeContext, NodeSettings, Now};
+use sessions::couchbase::Link;
 use sessions::{Batch, Output, Peer, Port, Session};
 
 const START_S: u32 = 1_700_000_000;
@@ -218,6 +220,18 @@ impl Client {
         Self::at(port, port == Port::Couchbase, node, 0)
     }
 
+    /// A connection from this node to another, of this name, from which it copies.
+    pub fn link(node: &Arc<Node>, peer: &str, now: Now) -> Self {
+        let bucket = node.bucket("default").unwrap();
+        let mut link = Self::at(Port::Couchbase, false, Arc::clone(node), 1);
+        link.cx.now = now;
+        let cookie = Cookie { thread: 1, connection: 0, ticket: link.cx.ticket() };
+        let copier = Copier::begin(&bucket, &peer.into(), cookie, &link.cx).unwrap();
+        let peer = Peer::local(Port::Couchbase, Some(bucket), usize::MAX);
+        link.session = Session::of_link(peer, &node.limits(), Link::new(copier, &link.cx));
+        link
+    }
+
     fn at(port: Port, login_required: bool, node: Arc<Node>, thread: usize) -> Self {
         let (bucket, limits) = (node.bucket("default").unwrap(), node.limits());
         let is_memcached = port == Port::Memcached;
@@ -270,11 +284,27 @@ impl Client {
             }
             let mut out = Output::default();
             for (cookie, outcome) in letters.drain(..) {
+                if self.session.note_news(cookie.ticket) {
+                    continue;
+                }
                 self.session.complete(cookie.ticket, outcome, &mut self.cx, &mut out);
             }
             answers.extend(bytes_of(out));
             answers.extend(self.send_raw(&[]));
         }
+    }
+
+    /// Returns what the session sends unasked: messages of streams, or what a connection to another node asks for.
+    pub fn messages(&mut self) -> Vec<u8> {
+        let mut messages = self.letters_raw();
+        while self.session.has_to_send() {
+            let mut out = Output::default();
+            self.session.produce(usize::MAX, &mut self.cx, &mut out);
+            messages.extend(bytes_of(out));
+            self.session.take_complaint();
+        }
+        self.cx.end_batch();
+        messages
     }
 
     pub fn is_closed(&self) -> bool {
@@ -326,7 +356,7 @@ impl Client {
 }
 
 /// The output as bytes.
-fn bytes_of(mut out: Output) -> Vec<u8> {
+pub fn bytes_of(mut out: Output) -> Vec<u8> {
     let (plain, pinned) = out.take();
     let (mut bytes, mut from) = (Vec::new(), 0);
     for (position, value) in pinned {

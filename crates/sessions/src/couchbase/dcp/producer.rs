@@ -280,10 +280,13 @@ impl Producer {
         let name = *name;
         match sending.take_over {
             Some(TakeOver::Asked) => {
-                sending.stream.outlive();
-                sending.take_over = Some(TakeOver::Dead);
-                self.bucket.set_vbucket(cx, VbId(name.0), VbState::Dead, None);
-                cx.node.note_map_change();
+                // If it is the active no more, or of another term, the stream ends.
+                let term = sending.stream.term();
+                if term.is_some_and(|term| self.bucket.resign(cx, VbId(name.0), term)) {
+                    sending.stream.outlive();
+                    sending.take_over = Some(TakeOver::Dead);
+                    cx.node.note_map_change();
+                }
                 self.make_ready(name);
             }
             Some(TakeOver::Told) => {
@@ -394,7 +397,7 @@ impl Producer {
             let room = usize::try_from(self.room()).unwrap_or(usize::MAX).min(TURN_BYTES);
             let (advanced, is_over) = self.advance(&mut sending, room, cx, out);
             if advanced == Advanced::Idle && !sending.stream.is_reading() {
-                self.go_on_taking_over(&mut sending, out);
+                self.go_on_taking_over(&mut sending, cx, out);
             }
             let end = match advanced {
                 _ if is_over => Some(EndReason::FilterEmpty),
@@ -429,9 +432,11 @@ impl Producer {
     }
 
     /// Goes on with a take-over when the consumer has been sent everything.
-    fn go_on_taking_over(&mut self, sending: &mut Sending, out: &mut Output) {
+    fn go_on_taking_over(&mut self, sending: &mut Sending, cx: &mut NodeContext, out: &mut Output) {
         let (state, next) = match sending.take_over {
             Some(TakeOver::Behind) => (VbState::Pending, TakeOver::Asked),
+            // A start must not bring back what another node is now.
+            Some(TakeOver::Dead) if !self.bucket.role_is_kept(cx, VbId(sending.place.vbucket)) => return,
             Some(TakeOver::Dead) => (VbState::Active, TakeOver::Told),
             Some(TakeOver::Asked | TakeOver::Told) | None => return,
         };

@@ -123,7 +123,7 @@ class Crash:
         try:
             with Peer(server.kv) as peer:
                 peer.await_warm_up()
-                self.judge(peer, "as it was found")
+                # One that was killed, and had others in its chain, waits for this decision.
                 for vbucket in range(VBUCKETS):
                     peer.set_chain(vbucket, ALONE)
                 # This order matters: a recovered prepare of a vBucket has completed once a later write to it is

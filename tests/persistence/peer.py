@@ -65,6 +65,11 @@ class Peer(BinaryConnection):
         answer = self.ask(SET_VBUCKET, extras=b"\x01", value=json.dumps({"topology": chains}).encode(), vbucket=vbucket)
         assert answer.status == SUCCESS, answer
 
+    def stay_active(self):
+        """Decides that this node is the active of all vBuckets: after a kill those with others in their chains wait for that."""
+        for vbucket in range(self.vbuckets):
+            assert self.ask(SET_VBUCKET, extras=b"\x01", vbucket=vbucket).status == SUCCESS
+
     def statistics(self, group=b""):
         self.send(request(STAT, group))
         found = {}

@@ -98,6 +98,13 @@ class Cluster:
             if name != without:
                 self.set_role(name, vbs, bucket, state="replica", source=active, topology=[list(chain)], term=term)
 
+    def take_over(self, new, old, vb, topology):
+        """Makes `new` the active of a vBucket, in place of `old`, which becomes its replica."""
+        self.set_role(new, (vb, vb), state="pending", source=old, topology=topology, takeover=True)
+        wait_until(lambda: self.role(new, vb)["state"] == "active", f"{new} as the active of {vb}")
+        assert self.role(old, vb)["state"] == "dead"
+        self.set_role(old, (vb, vb), state="replica", source=new, topology=topology, term=self.role(new, vb)["term"])
+
     def role(self, name, vb, bucket="default"):
         status, body = http(self[name], "GET", f"/pools/default/buckets/{bucket}/vbuckets/{vb}")
         assert status == 200, body

@@ -24,12 +24,12 @@ import tempfile
 import threading
 import time
 
-from tests.frames import GET_META, NOT_FOUND, SUCCESS, TEMPORARY_FAILURE
+from tests.frames import GET_META, NOT_FOUND, RE_COMMIT, SUCCESS, TEMPORARY_FAILURE
 from tests.servers import Dormouse
 
 from .load import Writer, keys_of
 from .peer import ABSENT_REPLICA, ALONE, VBUCKETS, Peer, token, vbucket_of
-from .versions import Ledger
+from .versions import HIDDEN, Ledger
 
 WRITERS = 4
 FETCH_S = 5
@@ -123,7 +123,8 @@ class Crash:
         try:
             with Peer(server.kv) as peer:
                 peer.await_warm_up()
-                # One that was killed, and had others in its chain, waits for this decision.
+                peer.stay_active()
+                self.judge(peer, "as it was found", may_hide=True)
                 for vbucket in range(VBUCKETS):
                     peer.set_chain(vbucket, ALONE)
                 # This order matters: a recovered prepare of a vBucket has completed once a later write to it is
@@ -186,10 +187,10 @@ class Crash:
             gate.reopen()
             time.sleep(self.random.uniform(0, 0.1))
 
-    def judge(self, peer, when):
+    def judge(self, peer, when, may_hide=False):
         found = read(peer, self.ledger.versions)
         try:
-            return found, self.ledger.judge(found, everything_kept=self.clean_stop is True)
+            return found, self.ledger.judge(found, everything_kept=self.clean_stop is True, may_hide=may_hide)
         except AssertionError as error:
             raise AssertionError(f"{when}, after {'a clean stop' if self.clean_stop else 'a kill'}: {error}") from None
 
@@ -208,13 +209,16 @@ class Crash:
 
 
 def read(peer, keys):
-    """{key: None or (value, flags, expiry, CAS)}, from a node that has warmed up."""
+    """{key: None, HIDDEN or (value, flags, expiry, CAS)}, from a node that has warmed up."""
     found = {}
     for key in keys:
         deadline = time.monotonic() + FETCH_S
         while (answer := peer.get(key)).status == TEMPORARY_FAILURE and time.monotonic() < deadline:
             # A value on disk that needs memory to be freed first.
             time.sleep(0.005)
+        if answer.status == RE_COMMIT:
+            found[key] = HIDDEN
+            continue
         assert answer.status in (SUCCESS, NOT_FOUND), f"{key}: status {answer.status:#x} for {FETCH_S} s after the warm-up; {peer.statistics(b'memory')} {peer.statistics(b'persistence')}"
         if answer.status == NOT_FOUND:
             found[key] = None

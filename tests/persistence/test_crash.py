@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.frames import AMBIGUOUS, DELETE, GET, IN_PROGRESS, RE_COMMIT, NOT_FOUND, RESPONSE, SET, SUCCESS, BinaryConnection, durability, request
+from tests.frames import AMBIGUOUS, DELETE, GET, IN_PROGRESS, NOT_FOUND, RE_COMMIT, RESPONSE, SET, SUCCESS, BinaryConnection, durability, request
 
 from . import crash
 from .peer import ABSENT_REPLICA, ALONE, MAJORITY, PERSIST_TO_MAJORITY, Peer, token

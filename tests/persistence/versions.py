@@ -14,6 +14,9 @@ import dataclasses
 
 from .values import Torn, names, shown
 
+# What is found of a key whose write may have been committed before.
+HIDDEN = object()
+
 
 @dataclasses.dataclass
 class Version:
@@ -89,10 +92,15 @@ class Ledger:
                 at -= 1
             versions.insert(at, Version(None, acknowledged=True, seqno=highest.get(self.vbucket_of(key), 0) + 1))
 
-    def judge(self, found, everything_kept=False):
-        """Raises AssertionError if the state found is not allowed. `everything_kept`: after a clean stop."""
+    def judge(self, found, everything_kept=False, may_hide=False):
+        """Raises AssertionError if the state found is not allowed. `everything_kept`: after a clean stop. `may_hide`: what was
+        prepared may be hidden until it is committed again."""
         problems, chosen, survived = [], {}, dict(self.observed)
         for key, versions in self.versions.items():
+            if found[key] is HIDDEN:
+                if not may_hide or not any(version.is_durable for version in versions):
+                    problems.append(f"{key}: is hidden; versions {', '.join(map(str, versions[-5:]))}")
+                continue
             fitting = [at for at, version in enumerate(versions) if version.is_found(found[key])]
             if not fitting:
                 problems.append(f"{key}: {self.never_written(found[key])}; versions {', '.join(map(str, versions[-5:]))}")

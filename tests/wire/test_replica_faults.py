@@ -147,18 +147,14 @@ def test_a_clock_that_is_a_day_ahead(tmp_path, kind):
             assert client.set(b"ambiguous", level=1, timeout_ms=300).status == AMBIGUOUS
             cluster.go_on("n2")
             cluster.assert_equal("n1", "n2", [VB])
-        cluster.set_role("n2", (VB, VB), state="pending", source="n1", topology=[["n2", "n1"]], takeover=True)
-        wait_until(lambda: cluster.role("n2", VB)["state"] == "active", "the take-over")
-        cluster.set_role("n1", (VB, VB), state="replica", source="n2", topology=[["n2", "n1"]], term=2)
+        cluster.take_over("n2", "n1", VB, [["n2", "n1"]])
         with Client(cluster["n2"]) as client:
             second = client.set(b"key", level=1)
             assert second.status == SUCCESS and second.cas > first.cas + DAY_NS // 2, "by its clock"
             # By its clock the hour is over.
             assert client.get(b"in an hour") == NOT_FOUND
             cluster.assert_equal("n2", "n1", [VB])
-        cluster.set_role("n1", (VB, VB), state="pending", source="n2", topology=[["n1", "n2"]], takeover=True)
-        wait_until(lambda: cluster.role("n1", VB)["state"] == "active", "the take-over")
-        cluster.set_role("n2", (VB, VB), state="replica", source="n1", topology=[["n1", "n2"]], term=3)
+        cluster.take_over("n1", "n2", VB, [["n1", "n2"]])
         with Client(cluster["n1"]) as client:
             third = client.set(b"key", level=1)
             assert third.status == SUCCESS and third.cas > second.cas, "the CAS of a key is not lowered"

@@ -11,8 +11,8 @@ from tests import subdocument as sd
 from tests.cluster import ALL, Cluster
 from tests.dcp import Dcp
 from tests.frames import (
-    AMBIGUOUS, DELETE, FEATURE_SELECT_BUCKET, FEATURE_XERROR, GET, GET_REPLICA, IMPOSSIBLE, INVALID, NOT_FOUND, NOT_MY_VBUCKET, RE_COMMIT, SET, SET_VBUCKET, SUCCESS,
-    BinaryConnection, durability,
+    AMBIGUOUS, DELETE, FEATURE_COLLECTIONS, FEATURE_SELECT_BUCKET, FEATURE_XERROR, GET, GET_REPLICA, IMPOSSIBLE, INVALID, NO_ACCESS, NOT_FOUND,
+    NOT_MY_VBUCKET, RE_COMMIT, SELECT_BUCKET, SET, SET_VBUCKET, SUCCESS, BinaryConnection, durability,
 )
 from tests.persistence.bucket import http, vbucket_of, wait_until
 
@@ -302,12 +302,9 @@ def test_a_take_over_loses_and_doubles_nothing(pair):
         for _ in range(6):
             before = len(numbers)
             wait_until(lambda: len(numbers) > before + 20, "some counting")
-            pair.set_role(other, (VB, VB), state="pending", source=active, topology=[[other, active]], takeover=True)
-            wait_until(lambda: pair.role(other, VB)["state"] == "active", "the new active")
-            assert pair.role(active, VB)["state"] == "dead"
+            pair.take_over(other, active, VB, [[other, active]])
             term += 1
             assert pair.role(other, VB)["term"] == term
-            pair.set_role(active, (VB, VB), state="replica", source=other, topology=[[other, active]], term=term)
             active, other = other, active
     finally:
         stop.set()
@@ -368,6 +365,60 @@ def test_a_bucket_that_is_not_there_and_a_wrong_password_are_told(tmp_path):
         assert http(node, "POST", "/pools/default/buckets/default/vbuckets/1", f"state=replica&source={address}")[0] == 200
         wait_until(lambda: "stopped copying from a node" in node.log(), "the refusal")
         assert "AUTH_ERROR" in node.log() or "0x20" in node.log(), node.log()
+
+
+def test_a_bucket_administrator_cannot_have_the_node_log_in_elsewhere(pair):
+    roles = {"password": "a password", "roles": "bucket_admin[default]"}
+    assert http(pair["n2"], "PUT", "/settings/rbac/users/local/eve", roles)[0] == 200
+    path, login = f"/pools/default/buckets/default/vbuckets/{VB}", "eve:a password"
+    status, body = http(pair["n2"], "POST", path, "source=127.0.0.1:9", login=login)
+    assert status == 400 and "source" in json.loads(body)["errors"], body
+    assert http(pair["n2"], "POST", path[: path.rindex("/")], "source=127.0.0.1:9", login=login)[0] == 400
+    assert pair.role("n2", VB)["source"] == "n1"
+    with BinaryConnection(pair["n2"].kv) as eve:
+        eve.open_bucket(user="eve", password="a password")
+        assert eve.ask(SET_VBUCKET, value=b'{"source":"127.0.0.1:9"}', extras=bytes([2]), vbucket=VB).status == NO_ACCESS
+        assert eve.ask(SET_VBUCKET, value=b'{"source":"n1"}', extras=bytes([2]), vbucket=VB).status == SUCCESS
+    assert http(pair["n2"], "POST", path, "source=n1", login=login)[0] == 200
+
+
+def test_a_reader_cannot_take_the_place_of_a_replica(pair):
+    roles = {"password": "a password", "roles": "data_dcp_reader[default]"}
+    assert http(pair["n1"], "PUT", "/settings/rbac/users/local/eve", roles)[0] == 200
+    with Client(pair["n1"]) as client, BinaryConnection(pair["n1"].kv) as eve:
+        assert client.set(b"before", level=1).status == SUCCESS
+        eve.open_bucket(user="eve", password="a password")
+        extras = struct.pack(">II", 0, dcp.PRODUCER)
+        assert eve.ask(dcp.OPEN, b"replication:n1->n2:default", extras=extras).status == NO_ACCESS
+        assert eve.ask(dcp.OPEN, b"eve", extras=extras).status == SUCCESS
+        for name, value in (("enable_noop", "true"), ("enable_sync_writes", "true"), ("consumer_name", "n2")):
+            assert eve.ask(dcp.CONTROL, name.encode(), value.encode()).status == SUCCESS
+        request = struct.pack(">IIQQQQQ", 0, 0, 0, dcp.FOREVER, 0, 0, 0)
+        eve.ask(dcp.STREAM_REQ, value=b'{"term":1}', extras=request, vbucket=VB)
+        # What n2 has acknowledged counts still, and its connection is the same.
+        assert client.set(b"after", level=1).status == SUCCESS
+        assert "stopped copying" not in pair["n2"].log()
+
+
+def test_collections_that_have_parted_are_told_and_nothing_is_skipped(pair):
+    scopes = "/pools/default/buckets/default/scopes"
+    assert http(pair["n1"], "POST", scopes, "name=s")[0] == 200
+    assert http(pair["n1"], "POST", f"{scopes}/s/collections", "name=c")[0] == 200
+    uid = int(json.loads(http(pair["n1"], "GET", scopes)[1])["scopes"][-1]["collections"][0]["uid"], 16)
+    collections = lambda name: http(pair[name], "GET", scopes)[1].count('"name":"c"')
+    wait_until(lambda: collections("n2") == 1, "the collection")
+    # Somebody drops it on the replica.
+    assert http(pair["n2"], "DELETE", f"{scopes}/s/collections/c")[0] == 200
+    with BinaryConnection(pair["n1"].kv, timeout_s=30) as client:
+        client.hello(FEATURE_XERROR, FEATURE_SELECT_BUCKET, FEATURE_COLLECTIONS)
+        client.login()
+        assert client.ask(SELECT_BUCKET, b"default").status == SUCCESS
+        assert client.store(bytes([uid]) + b"key", b"value", vbucket=VB).status == SUCCESS
+        assert client.store(b"\0other", b"value", vbucket=VB + 1).status == SUCCESS
+    wait_until(lambda: "was dropped here, and is still there" in pair["n2"].log(), "a line in the log")
+    # Nobody takes it for complete; and the others go on.
+    wait_until(lambda: pair.role("n2", VB + 1)["complete_seqno"] == pair.role("n1", VB + 1)["high_seqno"], "the other vBucket")
+    assert pair.role("n2", VB)["complete_seqno"] < pair.role("n1", VB)["high_seqno"]
 
 
 def test_streams_of_other_terms_are_refused(pair):

@@ -20,6 +20,7 @@ const SET: u8 = 0x01;
 const DELETE: u8 = 0x04;
 const GET: u8 = 0x00;
 const SET_VBUCKET: u8 = 0x3d;
+const NOOP: u8 = 0x5c;
 const SUBDOC_DICT_UPSERT: u8 = 0xc8;
 const RE_COMMIT: u16 = 0xa4;
 /// XATTR, XERROR, SelectBucket, JSON, UnorderedExecution.
@@ -245,6 +246,30 @@ fn a_copy_is_complete_wherever_its_connection_was_cut() {
         }
         assert!(at > 1000, "too little was said to {to:?}");
     }
+}
+
+#[test]
+fn who_finds_no_room_answers_noops_and_goes_on() {
+    let mut pair = Pair::new();
+    pair.connect();
+    assert!(pair.talk(&mut |_, bytes| bytes));
+    let bucket = pair.copy.node.bucket("default").unwrap();
+    bucket.set_budget(1);
+    pair.write(0);
+    pair.writer.cx.end_batch();
+    let (source, link) = pair.ends.as_mut().unwrap();
+    let told = source.messages();
+    assert!(told.len() > 40_000);
+    link.send_raw(&told);
+    let noop = frame(NOOP).opaque(7).bytes();
+    link.send_raw(&noop);
+    link.send_raw(&noop);
+    let answer = [0x81, NOOP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
+    let said = link.messages();
+    assert_eq!(frames_of(&said).iter().filter(|frame| frame.starts_with(&answer)).count(), 2);
+    bucket.set_budget(256 << 20);
+    assert!(pair.talk(&mut |_, bytes| bytes));
+    pair.assert_equal();
 }
 
 fn frames_of(mut bytes: &[u8]) -> Vec<Vec<u8>> {

@@ -12,6 +12,7 @@ mod durable_writes;
 mod eviction;
 mod flush_all;
 pub mod follow;
+mod histories;
 mod journal;
 mod observed;
 mod operations;
@@ -290,16 +291,6 @@ impl Bucket {
         self.resources.dirty.as_ref()
     }
 
-    /// Returns the seed of the vBuckets' history ids.
-    pub(crate) fn history_seed(&self) -> u64 {
-        self.uuid_seed
-    }
-
-    /// Returns true if nothing has happened before the start that is not in the journal.
-    pub(crate) fn had_clean_end(&self) -> bool {
-        self.had_clean_end
-    }
-
     /// Returns the bucket's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -468,35 +459,6 @@ impl Bucket {
     /// Returns why a vBucket is not served, or `None` if it is.
     pub fn closed(&self, vb: VbId) -> Option<Unavailable> {
         self.persistence.as_ref().and_then(|persistence| persistence.closed(vb))
-    }
-
-    /// History ids of a vBucket, newest first, each with the seqno it began at.
-    pub fn histories(&self, vb: VbId) -> Vec<(u64, u64)> {
-        let mut histories = self.vbuckets.get(usize::from(vb.0)).map(VBucket::histories).unwrap_or_default();
-        if histories.is_empty() {
-            histories.push((self.vb_uuid(vb), 0));
-        }
-        // On the wire the newest comes first.
-        histories.reverse();
-        histories
-    }
-
-    /// Returns a vBucket's history id.
-    #[inline]
-    pub fn vb_uuid(&self, vb: VbId) -> u64 {
-        let other = self.uuids.get().and_then(|uuids| uuids.get(usize::from(vb.0)));
-        match other.map_or(0, |uuid| uuid.load(Relaxed)) {
-            0 => scramble(self.uuid_seed, u64::from(vb.0)) >> 16,
-            uuid => uuid,
-        }
-    }
-
-    /// Sets a vBucket's history id, under its lock.
-    pub(crate) fn set_vb_uuid(&self, vb: VbId, uuid: u64) {
-        let uuids = self.uuids.get_or_init(|| (0..self.vbuckets()).map(|_| AtomicU64::new(0)).collect());
-        if let Some(place) = uuids.get(usize::from(vb.0)) {
-            place.store(uuid, Relaxed);
-        }
     }
 
     /// Returns the nodes to which a connection is missing, each with the number of attempts to make one since the last

@@ -1,56 +1,50 @@
 //! Connections that are told when the cluster map changes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use crate::Cookie;
 use crate::lock_order::{Ranked, rank};
+use crate::news::News;
 
 /// Those of a node.
 #[derive(Default)]
-pub(crate) struct MapWatchers(Ranked<Vec<Arc<Watcher>>, { rank::MAP_WATCHERS }>);
-
-struct Watcher {
-    cookie: Cookie,
-    is_called: AtomicBool,
-}
+pub(crate) struct MapWatchers(Ranked<Vec<Arc<News>>, { rank::MAP_WATCHERS }>);
 
 impl MapWatchers {
     pub(crate) fn begin(self: &Arc<Self>, cookie: Cookie) -> MapWatch {
-        let watcher = Arc::new(Watcher { cookie, is_called: AtomicBool::new(false) });
-        self.0.lock().push(Arc::clone(&watcher));
-        MapWatch { watcher, all: Arc::clone(self) }
+        // The map is of no vBucket.
+        let news = Arc::new(News::new(cookie, 0));
+        self.0.lock().push(Arc::clone(&news));
+        MapWatch { news, all: Arc::clone(self) }
     }
 
     /// Calls those that have not been called since they looked.
     pub(crate) fn call(&self, post: impl Fn(Cookie)) {
-        let watchers = self.0.lock();
-        let uncalled = watchers.iter().filter(|watcher| !watcher.is_called.swap(true, SeqCst));
-        uncalled.for_each(|watcher| post(watcher.cookie));
+        self.0.lock().iter().filter_map(|news| news.note(0)).for_each(post);
     }
 }
 
 /// A connection that is called by letters, until this is dropped.
 pub struct MapWatch {
-    watcher: Arc<Watcher>,
+    news: Arc<News>,
     all: Arc<MapWatchers>,
 }
 
 impl MapWatch {
     /// Returns the ticket of the letters.
     pub fn ticket(&self) -> u64 {
-        self.watcher.cookie.ticket
+        self.news.cookie().ticket
     }
 
     /// Notes that the connection looks at the map now: the next change calls it again.
     pub fn look(&self) {
-        self.watcher.is_called.store(false, SeqCst);
+        self.news.take(|_| {});
     }
 }
 
 impl Drop for MapWatch {
     fn drop(&mut self) {
-        self.all.0.lock().retain(|present| !Arc::ptr_eq(present, &self.watcher));
+        self.all.0.lock().retain(|present| !Arc::ptr_eq(present, &self.news));
     }
 }
 

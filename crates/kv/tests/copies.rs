@@ -214,8 +214,6 @@ impl Sent {
                 let (key, value) = (version.stored_key.to_vec(), version.value.bytes().to_vec());
                 let Version { kind, seqno, rev, cas, flags, expiry, datatype, level, committed, .. } =
                     version;
-                let (stored_key, nothing): (&[u8], &[u8]) = (&[], &[]);
-                let value_later = VersionValue::Bytes(nothing);
                 let value_less = Version {
                     kind,
                     seqno,
@@ -226,8 +224,7 @@ impl Sent {
                     datatype,
                     level,
                     committed,
-                    stored_key,
-                    value: value_later,
+                    ..Version::default()
                 };
                 Self::Version(Box::new(value_less), key, value)
             }
@@ -560,21 +557,8 @@ fn what_is_missing_of_a_snapshot_is_missing_when_it_goes_on_elsewhere() {
     let mut world = World::new(false);
     let (bucket, cx) = (Arc::clone(&world.nodes[1].bucket), &mut world.nodes[1].cx);
     let version = |seqno: u64, key: &'static [u8]| {
-        let (kind, stored_key, value) = (VersionKind::Document, key, VersionValue::Bytes(b"v"));
-        let (rev, cas, flags, expiry, datatype, level, committed) = (1, seqno, 0, 0, 0, 0, false);
-        Foreign::Version(Version {
-            kind,
-            seqno,
-            rev,
-            cas,
-            flags,
-            expiry,
-            datatype,
-            level,
-            committed,
-            stored_key,
-            value,
-        })
+        let value = VersionValue::Bytes(b"v");
+        Foreign::Version(Version { seqno, rev: 1, cas: seqno, stored_key: key, value, ..Version::default() })
     };
     bucket.copy_begun(cx, VB, of(1), &[(5, 0)]).unwrap();
     bucket.copy(cx, VB, of(1), &Foreign::Snapshot { start: 0, end: 10 }).unwrap();

@@ -86,9 +86,10 @@ pub enum Refused {
 }
 
 /// What a version is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum VersionKind {
     /// A document.
+    #[default]
     Document,
     /// A deletion; its value, if there is one, is what is left: extended attributes.
     Deletion,
@@ -103,6 +104,7 @@ pub enum VersionKind {
 }
 
 /// A version of a document.
+#[derive(Default)]
 pub struct Version<'a> {
     /// What it is.
     pub kind: VersionKind,
@@ -134,6 +136,12 @@ pub enum VersionValue<'a> {
     Bytes(&'a [u8]),
     /// A long one, where it lies.
     Pinned(PinnedValue),
+}
+
+impl Default for VersionValue<'_> {
+    fn default() -> Self {
+        Self::Bytes(&[])
+    }
 }
 
 impl VersionValue<'_> {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use wire::couchbase::frame_info::DurabilityLevel;
 
-use super::{Bucket, attention, scramble};
+use super::{Bucket, attention};
 use crate::index::Locked;
 use crate::mailbox::Outcome;
 use crate::role::{Role, RoleChange, RoleError};
@@ -262,11 +262,6 @@ impl Bucket {
             locked.skip_seqno();
         }
         locked.adopt_prepares(|| self.raise(attention::ADOPTED));
-    }
-
-    /// Returns the id of a history that has not been.
-    pub(crate) fn fresh_history(&self, now_ns: u64, vb: VbId) -> u64 {
-        scramble(self.history_seed() ^ now_ns, u64::from(vb.0)) >> 16
     }
 
     /// Deletes a vBucket: its documents are gone, its durable writes are answered "ambiguous", and it is dead. After

@@ -727,7 +727,7 @@ impl Locked<'_> {
         self.state.flushed_seqno
     }
 
-    /// Gives an ejected item its value back, if it is still the one that has this seqno on disk.
+    /// Restores the value of an ejected item if the item is still the one with this seqno on disk.
     pub(crate) fn put_back(
         &mut self,
         stored_key: &[u8],

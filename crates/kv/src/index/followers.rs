@@ -57,10 +57,9 @@ pub(super) struct Followers {
 impl Followers {
     /// Returns true if tombstones and aborts of an ephemeral bucket are to go. `most`: so many are kept in any case.
     fn has_too_many_ends(&self, most: usize) -> bool {
-        let told = self.list.iter().filter(|one| !one.is_lost).map(|one| one.cursor).min();
-        let is_untold = |(seqno, _): &(u64, u32)| told.is_some_and(|told| *seqno > told);
-        let untold = if self.ends.front().is_some_and(is_untold) { ENDS_UNTOLD } else { 0 };
-        self.ends.len() > most + untold
+        let Some((oldest, _)) = self.ends.front().filter(|_| self.ends.len() > most) else { return false };
+        let is_untold = self.list.iter().any(|one| !one.is_lost && one.cursor < *oldest);
+        !is_untold || self.ends.len() > most + ENDS_UNTOLD
     }
 }
 

@@ -14,6 +14,7 @@ mod document_locks;
 mod durable;
 mod events;
 mod evicted;
+mod flush_all;
 mod followers;
 mod foreign;
 mod hashing;

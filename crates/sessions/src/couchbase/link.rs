@@ -8,24 +8,24 @@
 //! flow-control buffer allows is sent meanwhile. What contradicts what came before ends its stream, which is asked for
 //! again after a while.
 
+mod foreign;
+mod handshake;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kv::collections::{ForeignChange, Manifest};
+use foreign::foreign;
+use handshake::Phase;
+use kv::collections::ForeignChange;
 use kv::copier::Copier;
 use kv::copying::{CopyOf, Foreign, NotCopied};
-use kv::follow::{Version, VersionKind, VersionValue};
 use kv::replication::Replication;
 use kv::role::TERM_MOST;
 use kv::{Bucket, NodeContext, RoleChange, VbId, VbState};
 use serde_json::Value;
 use wire::binary::{self, Asked, HEADER_LEN, Header, Magic, Opcode, Request, Status};
-use wire::couchbase::{Feature, collection_id};
-use wire::dcp::message::{Deletion, Event as Told, Mutation, Prepare};
-use wire::dcp::{Message, Open, StreamRequest, open, stream_request};
-use wire::sasl::{ClientExchange, Expected, Hash, Mechanism};
-
-use super::dcp::REPLICATION;
+use wire::couchbase::collection_id;
+use wire::dcp::{Message, StreamRequest, stream_request};
 
 /// Bytes that the other node may send before it hears that they were processed.
 const BUFFER_BYTES: u32 = 4 << 20;
@@ -49,30 +49,6 @@ const STUCK_MS: u64 = 10_000;
 /// A stream that was refused is asked for again after this time, doubled each time up to a bound.
 const RETRY_MS: u64 = 50;
 const RETRY_MAX_MS: u64 = 5_000;
-const HASH: Hash = Hash::Sha512;
-
-const FEATURES: &[Feature] = &[
-    Feature::XATTR,
-    Feature::XERROR,
-    Feature::SELECT_BUCKET,
-    Feature::SNAPPY,
-    Feature::JSON,
-    Feature::COLLECTIONS,
-];
-
-/// How far a connection is.
-enum Phase {
-    New,
-    Hello,
-    Challenge(ClientExchange),
-    Proof(Expected),
-    Bucket,
-    Open,
-    /// So many settings have not been answered.
-    Controls(usize),
-    Manifest,
-    Ready,
-}
 
 /// A vBucket that is copied.
 struct Copying {
@@ -292,8 +268,7 @@ impl Link {
                 return;
             }
             if header.magic == Magic::REQUEST && header.opcode == Opcode::DCP_NOOP {
-                let reply = binary::Reply::to(&header, Status::SUCCESS);
-                self.out.extend_from_slice(reply.head(&[], 0, 0).as_bytes());
+                self.answer(&header);
                 self.received.drain(self.looked..end);
             } else {
                 self.looked = end;
@@ -357,7 +332,7 @@ impl Link {
         let value = frame.get(head..).unwrap_or_default();
         match Message::decode(&request, value) {
             Some(Ok((_, Message::Noop))) => {
-                self.answer(&request);
+                self.answer(&request.header);
                 Ok(())
             }
             Some(Ok((place, message))) => {
@@ -397,8 +372,8 @@ impl Link {
     }
 
     /// Answers a message with success.
-    fn answer(&mut self, request: &Request<'_>) {
-        let reply = binary::Reply::to(&request.header, Status::SUCCESS);
+    fn answer(&mut self, message: &Header) {
+        let reply = binary::Reply::to(message, Status::SUCCESS);
         self.out.extend_from_slice(reply.head(&[], 0, 0).as_bytes());
     }
 
@@ -406,15 +381,10 @@ impl Link {
         asked.encode(opcode, &mut self.out);
     }
 
-    // ---- until it is open -----------------------------------------------------------------------------------------
-
     /// Sends what comes first, and looks after the vBuckets that have news.
     pub(crate) fn produce(&mut self, cx: &mut NodeContext) -> Vec<u8> {
         if matches!(self.phase, Phase::New) {
-            let value: Vec<u8> = FEATURES.iter().flat_map(|feature| feature.0.to_be_bytes()).collect();
-            let agent = format!("dormouse {}", self.node);
-            self.ask(Opcode::HELLO, &Asked { key: agent.as_bytes(), value: &value, ..Asked::default() });
-            self.phase = Phase::Hello;
+            self.say_hello();
         }
         if matches!(self.phase, Phase::Ready) && self.has_news {
             let mut news = Vec::new();
@@ -444,107 +414,8 @@ impl Link {
                 _ => {}
             }
         }
-        let is_next = match opcode {
-            Opcode::SASL_AUTH => status == Status::AUTH_CONTINUE,
-            _ => status == Status::SUCCESS,
-        };
-        if !is_next {
-            let text = String::from_utf8_lossy(value.get(..value.len().min(200)).unwrap_or_default());
-            return Err(format!("it answers {opcode:?} with {status:?} {text}").into());
-        }
-        self.phase = match (std::mem::replace(&mut self.phase, Phase::New), opcode) {
-            (Phase::Hello, Opcode::HELLO) => {
-                if self.replication.user.is_empty() {
-                    return Err("no user is configured: see replication.user".to_owned().into());
-                }
-                let nonce = format!("{:016x}{:016x}", cx.node.nonce(), cx.node.nonce());
-                let (exchange, first) = ClientExchange::start(HASH, &self.replication.user, &nonce);
-                let key = Mechanism::Scram(HASH).name().as_bytes();
-                self.ask(Opcode::SASL_AUTH, &Asked { key, value: &first, ..Asked::default() });
-                Phase::Challenge(exchange)
-            }
-            (Phase::Challenge(exchange), Opcode::SASL_AUTH) => {
-                let proved = exchange.prove(value, self.replication.password.as_bytes());
-                let (proof, expected) = proved.map_err(|error| format!("login: {error}"))?;
-                let key = Mechanism::Scram(HASH).name().as_bytes();
-                self.ask(Opcode::SASL_STEP, &Asked { key, value: &proof, ..Asked::default() });
-                Phase::Proof(expected)
-            }
-            (Phase::Proof(expected), Opcode::SASL_STEP) => {
-                if !expected.is(value) {
-                    return Err("it does not know the user's password".to_owned().into());
-                }
-                let name = self.copier.bucket().name().to_owned();
-                self.ask(Opcode::SELECT_BUCKET, &Asked { key: name.as_bytes(), ..Asked::default() });
-                Phase::Bucket
-            }
-            (Phase::Bucket, Opcode::SELECT_BUCKET) => {
-                let name = format!(
-                    "{REPLICATION}{}->{}:{}",
-                    self.copier.peer(),
-                    self.node,
-                    self.copier.bucket().name()
-                );
-                let flags = open::flags::PRODUCER
-                    | open::flags::INCLUDE_XATTRS
-                    | open::flags::INCLUDE_DELETE_TIMES
-                    | open::flags::INCLUDE_DELETED_USER_XATTRS;
-                let name = name.get(..name.len().min(open::NAME_MOST)).unwrap_or("replication").as_bytes();
-                let extras = Open { flags, name }.extras();
-                self.ask(Opcode::DCP_OPEN, &Asked { extras: &extras, key: name, ..Asked::default() });
-                Phase::Open
-            }
-            (Phase::Open, Opcode::DCP_OPEN) => {
-                let (interval, buffer) = (NOOP_INTERVAL_S.to_string(), BUFFER_BYTES.to_string());
-                let node = self.node.clone();
-                let controls = [
-                    ("enable_noop", "true"),
-                    ("set_noop_interval", &*interval),
-                    ("connection_buffer_size", &*buffer),
-                    ("enable_expiry_opcode", "true"),
-                    ("enable_sync_writes", "true"),
-                    ("consumer_name", &*node),
-                ];
-                for (name, value) in controls {
-                    let (key, value) = (name.as_bytes(), value.as_bytes());
-                    self.ask(Opcode::DCP_CONTROL, &Asked { key, value, ..Asked::default() });
-                }
-                Phase::Controls(controls.len())
-            }
-            (Phase::Controls(1), Opcode::DCP_CONTROL) => {
-                self.ask(Opcode::COLLECTIONS_GET_MANIFEST, &Asked::default());
-                Phase::Manifest
-            }
-            (Phase::Controls(left), Opcode::DCP_CONTROL) => Phase::Controls(left - 1),
-            (Phase::Manifest, Opcode::COLLECTIONS_GET_MANIFEST) => {
-                let manifest: Value =
-                    serde_json::from_slice(value).map_err(|_| "its manifest is no JSON".to_owned())?;
-                let there =
-                    Manifest::from_json(&manifest).ok_or_else(|| "its manifest is none".to_owned())?;
-                let bucket = self.copier.bucket();
-                let here = bucket.collections().manifest();
-                for (scope, one) in there.collections() {
-                    let other = here.of_id(one.id).filter(|(s, c)| (s.id, &c.name) != (scope.id, &one.name));
-                    if let Some((_, other)) = other {
-                        let (id, name, here) = (one.id, &one.name, &other.name);
-                        let why = format!("collection {id:#x} is {name:?} there, and {here:?} here");
-                        return Err(format!("{why}: the bucket is not the same one").into());
-                    }
-                }
-                bucket.adopt_collections(&manifest).map_err(|error| error.to_string())?;
-                let ids = there.collections().map(|(_, one)| one.id).collect();
-                self.collections = (ids, there.uid);
-                self.ready_ms = Some(cx.now.mono_ms());
-                // From now on news are looked after.
-                self.has_news = true;
-                Phase::Ready
-            }
-            _ => return Err(format!("it answers {opcode:?}, which was not asked").into()),
-        };
-        Ok(())
+        self.go_on(opcode, status, value, cx)
     }
-
-    // ---- streams --------------------------------------------------------------------------------------------------
 
     /// Asks for the stream of a vBucket, or closes it, as its role demands.
     fn look_at(&mut self, vb: u16, cx: &mut NodeContext) {
@@ -677,15 +548,13 @@ impl Link {
             Message::SetVBucketState(state) => {
                 let goes_on = takes_over && take_over(&bucket, (vb, term, &peer), u32::from(*state), cx);
                 if goes_on {
-                    self.answer(request);
+                    self.answer(&request.header);
                 } else {
                     self.close_stream(vb);
                     self.has_news = true;
                 }
                 return Ok(());
             }
-            Message::OutOfOrder(_) => return Err("it sends what is in no order".to_owned().into()),
-            Message::Noop => return Ok(()),
             _ => foreign(message, cx)?,
         };
         self.check_collection(&foreign)?;
@@ -771,83 +640,4 @@ fn take_over(bucket: &Bucket, of: (u16, u64, &str), state: u32, cx: &mut NodeCon
         cx.node.note_map_change();
     }
     has_succeeded
-}
-
-/// Returns what a message says.
-fn foreign<'a>(message: &Message<'a>, cx: &NodeContext) -> Result<Foreign<'a>, Stop> {
-    let text = |name: &'a [u8]| std::str::from_utf8(name).map_err(|_| "a name is no text".to_owned());
-    Ok(match *message {
-        Message::Marker(marker) => Foreign::Snapshot { start: marker.start, end: marker.end },
-        Message::Mutation(mutation) => Foreign::Version(version(&mutation, VersionKind::Document, 0)),
-        Message::Prepare(Prepare { mutation, is_deletion, level }) => {
-            let kind = if is_deletion { VersionKind::PrepareDeletion } else { VersionKind::Prepare };
-            Foreign::Version(version(&mutation, kind, level))
-        }
-        Message::Deletion(deletion) => deleted(&deletion, VersionKind::Deletion, cx),
-        Message::Expiration(deletion) => deleted(&deletion, VersionKind::Expiration, cx),
-        Message::Commit(end) => {
-            Foreign::Commit { prepared: end.prepared, seqno: end.seqno, stored_key: end.key }
-        }
-        Message::Abort(end) => {
-            Foreign::Abort { prepared: end.prepared, seqno: end.seqno, stored_key: end.key }
-        }
-        Message::SeqnoAdvanced(seqno) => Foreign::Advanced(seqno),
-        Message::SystemEvent(event) => {
-            let change = match event.event {
-                Told::CreateScope { id, name } => ForeignChange::CreateScope { id, name: text(name)? },
-                Told::CreateCollection { scope, id, max_ttl, name } => {
-                    // 0: none, whatever the bucket's is.
-                    let max_ttl_s = match max_ttl {
-                        None => 0,
-                        Some(0) => -1,
-                        Some(seconds) => i32::try_from(seconds).unwrap_or(i32::MAX),
-                    };
-                    ForeignChange::CreateCollection { scope, id, name: text(name)?, max_ttl_s }
-                }
-                Told::DropScope { id } => ForeignChange::DropScope { id },
-                Told::DropCollection { scope, id } => ForeignChange::DropCollection { scope, id },
-            };
-            Foreign::System { seqno: event.seqno, uid: event.manifest, change }
-        }
-        Message::OutOfOrder(_) | Message::SetVBucketState(_) | Message::StreamEnd(_) | Message::Noop => {
-            return Err("a message is no change".to_owned().into());
-        }
-    })
-}
-
-fn version<'a>(mutation: &Mutation<'a>, kind: VersionKind, level: u8) -> Version<'a> {
-    let Mutation { seqno, rev, cas, flags, expiry, datatype, key, value, .. } = *mutation;
-    let value = VersionValue::Bytes(value);
-    Version {
-        kind,
-        seqno,
-        rev,
-        cas,
-        flags,
-        expiry,
-        datatype,
-        level,
-        committed: false,
-        stored_key: key,
-        value,
-    }
-}
-
-fn deleted<'a>(deletion: &Deletion<'a>, kind: VersionKind, cx: &NodeContext) -> Foreign<'a> {
-    let Deletion { seqno, rev, cas, deleted_s, datatype, key, value } = *deletion;
-    let (value, expiry) = (VersionValue::Bytes(value), deleted_s.unwrap_or(cx.now.unix_s));
-    let (flags, level, committed) = (0, 0, false);
-    Foreign::Version(Version {
-        kind,
-        seqno,
-        rev,
-        cas,
-        flags,
-        expiry,
-        datatype,
-        level,
-        committed,
-        stored_key: key,
-        value,
-    })
 }

@@ -84,6 +84,11 @@ class Memcached:
             preexec_fn=end_with_the_tests,
         )
         wait_listening(self.address, self.process)
+        # Each of its two threads takes its turn, so that `watch connevents` does not begin with the end of that connection.
+        for _ in range(2):
+            with socket.create_connection(self.address, timeout=START_TIMEOUT_S) as one:
+                one.sendall(b"quit\r\n")
+                assert one.recv(1) == b""
 
     def alive(self):
         return self.process.poll() is None

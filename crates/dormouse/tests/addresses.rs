@@ -135,7 +135,7 @@ fn every_client_port_may_be_a_socket_in_the_file_system() {
     assert_eq!(addresses(&server, "kv"), [at("kv.sock", "")]);
     assert_eq!(addresses(&server, "http"), [at("http.sock", "")]);
     assert!(addresses(&server, "memcached").contains(&at("cache.sock", "")));
-    assert!(server.output().contains(&format!("memcached  {}  bucket cache", at("cache.sock", ""))));
+    server.wait_for_output(&format!("memcached  {}  bucket cache", at("cache.sock", "")));
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0), "{}", server.output());
     for name in ["cache.sock", "plain.sock", "kv.sock", "http.sock"] {

@@ -98,7 +98,7 @@ fn what_the_data_directory_holds_goes_before_the_bucket_that_nobody_asked_for() 
     assert!(done.status.success(), "{done:?}");
     let server = Server::start_at(&restored, &["--memory", "64MiB"]);
     server.wait_until(&|| served(&server).1.starts_with("VALUE"), "the restored document");
-    assert!(server.output().contains("persistent bucket default in "), "{}", server.output());
+    server.wait_for_output("persistent bucket default in ");
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub const ALL: &[Part] = &[
         name: "fragmentation",
         title: "fragmentation by appending and rewriting",
         measures_dormouse: true,
-        full: &["fragmentation"],
+        full: &["fragmentation", "--cases", "append"],
         quick: &["fragmentation", "--quick", "--cases", "append", "--heaps", "slab"],
         took_s: [5400, 110],
     },
@@ -73,7 +73,7 @@ pub const ALL: &[Part] = &[
         name: "ovsdb",
         title: "OVSDB under three allocators",
         measures_dormouse: true,
-        full: &["ovsdb"],
+        full: &["ovsdb", "--cases", "update1-mon,update2-mon,insert-mon,queue,size-one,size-each"],
         quick: &[
             "ovsdb",
             "--quick",

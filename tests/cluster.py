@@ -32,11 +32,23 @@ class Cluster:
     def start(self, name):
         home = self.home / name
         home.mkdir(exist_ok=True)
-        peers = " ".join(f"{other}=127.0.0.1:{self.kv_port(other)}/{self.ports[other]['http']}" for other in self.names if other != name)
-        config = f"{self.config}\n[replication]\nnode = {name!r}\npeers = {peers!r}\n"
+        config = f"{self.config}\n[replication]\n{self.replication(name)}"
         named = {"ports": self.ports[name], "wrap": self.wraps.get(name, ())}
-        self.nodes[name] = servers.Dormouse(home=home, buckets=self.buckets, memory="512MiB", config=config, **named)
+        self.nodes[name] = servers.Dormouse(*self.arguments(name), home=home, buckets=self.buckets, memory="512MiB", config=config, **named)
         return self.nodes[name]
+
+    def replication(self, name):
+        """That section of a node's configuration."""
+        peers = " ".join(f"{other}={self.address(other)}" for other in self.names if other != name)
+        return f"node = {name!r}\npeers = {peers!r}\n"
+
+    def address(self, name):
+        """Where others find it."""
+        return f"127.0.0.1:{self.kv_port(name)}/{self.ports[name]['http']}"
+
+    def arguments(self, name):
+        """Further arguments of a node."""
+        return ()
 
     def kv_port(self, name):
         """Where others reach it."""

@@ -130,6 +130,9 @@ class Dcp(BinaryConnection):
     def acknowledge(self, size):
         self.send(request(BUFFER_ACKNOWLEDGEMENT, extras=struct.pack(">I", size)))
 
+    def answer_noop(self, message):
+        self.send(struct.pack(">BBHBBHIIQ", 0x81, NOOP, 0, 0, 0, 0, 0, message.opaque, 0))
+
     def response(self):
         """The next response, or None if the connection ends first. Messages that come before it are kept."""
         while (got := self.frame()) is not None and not isinstance(got, Response):

@@ -29,7 +29,7 @@ all=(install build lints unit allocators packaging clients persistence different
 stages=("$@")
 [ "${#stages[@]}" -gt 0 ] || stages=("${all[@]}")
 for stage in "${stages[@]}"; do
-    case " ${all[*]} allocators-long ovsdb-differential ovsdb-crash kv-crash kv-linear soak-memory soak-replicas soak-hostile miri " in
+    case " ${all[*]} allocators-long ovsdb-differential ovsdb-crash kv-crash kv-linear soak-memory soak-replicas replica-histories replica-mutations soak-hostile miri " in
         *" $stage "*) ;;
         *) echo "run.sh: unknown stage $stage; allowed: ${all[*]}" >&2; exit 2 ;;
     esac
@@ -138,9 +138,11 @@ stage_soak() {
     "$python" -m tests.soak.hostile --seconds "${SOAK_HOSTILE_SECONDS:-30}"
 }
 
-# For `make soak-memory`, `make soak-replicas`, `make soak-hostile` and `make miri`.
+# For `make soak-memory`, `make soak-replicas`, `make replica-histories`, `make replica-mutations`, `make soak-hostile` and `make miri`.
 stage_soak-hostile() { "$python" -m tests.soak.hostile --seconds "${SOAK_SECONDS:-300}" --bound 3; }
 stage_soak-replicas() { "$python" -m tests.soak.replicas --seconds "${SOAK_SECONDS:-600}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
+stage_replica-histories() { "$python" -m tests.soak.histories --seconds "${SOAK_SECONDS:-600}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
+stage_replica-mutations() { "$python" -m tests.soak.mutations --count "${COUNT:-10M}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
 stage_soak-memory() { "$python" -m tests.soak.memory --seconds "${SOAK_SECONDS:-1800}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
 
 # With malloc, which Miri supports; pointers are recovered from locations and the page map, hence exposed provenance.

@@ -1,8 +1,6 @@
 """The DCP agent of the official client library for Go (gocbcore): streams, checkpoints, restarts, and loses nothing."""
 
 import json
-import pathlib
-import shutil
 import subprocess
 
 import pytest
@@ -10,17 +8,12 @@ import pytest
 from tests import dcp, servers
 from tests.persistence.bucket import memcached, vbucket_of, wait_all_persisted, wait_warm
 
-DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "go"
+from . import programs
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    if shutil.which("go") is None:
-        pytest.skip("no Go toolchain on this machine")
-    program = tmp_path_factory.mktemp("go") / "stream"
-    built = subprocess.run(["go", "build", "-o", str(program), "./stream"], cwd=DIRECTORY, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
-    return program
+    return programs.go("stream", tmp_path_factory.mktemp("go"))
 
 
 class Follower:
@@ -30,7 +23,7 @@ class Follower:
     def run(self, node, *halt):
         """Follows from the checkpoint on; returns what the program says about it."""
         connection = f"couchbase://{node.kv[0]}:{node.kv[1]}"
-        command = [str(self.program), connection, "Administrator", "password", "default", str(self.checkpoint), *map(str, halt)]
+        command = [*self.program, connection, "Administrator", "password", "default", str(self.checkpoint), *map(str, halt)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

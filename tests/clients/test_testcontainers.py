@@ -9,9 +9,7 @@ import base64
 import dataclasses
 import http.client
 import json
-import pathlib
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -29,9 +27,9 @@ from tests import servers
 from tests.frames import AUTH_ERROR, GET, SASL_LIST, SUCCESS, BinaryConnection
 from tests.persistence.bucket import vbucket_of, wait_until
 
+from . import programs
 from .cluster import connect
 
-TESTS = pathlib.Path(__file__).resolve().parent.parent
 USER, PASSWORD = "Administrator", "password"
 LOGIN = f"{USER}:{PASSWORD}"
 # The ports in the container that modules map, and what the maps of Couchbase call them.
@@ -464,35 +462,11 @@ def test_every_endpoint_that_an_sdk_is_told_of_answers(started, name):
     assert [service for service, endpoints in pinged.items() if any(one["state"] != "ok" for one in endpoints)] == [], pinged
 
 
-def go_program(directory):
-    built = subprocess.run(["go", "build", "-o", str(directory / "reach"), "./reach"], cwd=TESTS / "go", capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
-    return [str(directory / "reach")]
-
-
-def node_program(_):
-    assert (TESTS / "node" / "node_modules" / "couchbase").is_dir(), "run tests/install.sh"
-    return ["node", str(TESTS / "node" / "reach.js")]
-
-
-def java_program(directory):
-    listed = TESTS / "java" / "target" / "classpath"
-    if not listed.exists():
-        command = ["mvn", "-q", "-B", "dependency:build-classpath", "-Dmdep.outputFile=target/classpath"]
-        subprocess.run(command, cwd=TESTS / "java", capture_output=True, check=True)
-    classpath = listed.read_text().strip()
-    built = subprocess.run(["javac", "-cp", classpath, "-d", str(directory), "Reach.java"], cwd=TESTS / "java", capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
-    return ["java", "-cp", f"{directory}:{classpath}", "Reach"]
-
-
-@pytest.mark.parametrize("name, tool, program", [("go", "go", go_program), ("node", "node", node_program), ("java", "javac", java_program)])
-def test_the_sdk_of_a_module_takes_the_mapped_ports(started, tmp_path, name, tool, program):
-    if shutil.which(tool) is None:
-        pytest.skip(f"no {tool} on this machine")
+@pytest.mark.parametrize("name, program", [("go", programs.go), ("node", programs.node), ("java", programs.java)])
+def test_the_sdk_of_a_module_takes_the_mapped_ports(started, tmp_path, name, program):
     container = started(name)
     before = container.forwarders[KV].count
-    command = [*program(tmp_path), f"couchbase://localhost:{container.mapped(KV)}", USER, PASSWORD, MODULES[name].bucket]
+    command = [*program("reach", tmp_path), f"couchbase://localhost:{container.mapped(KV)}", USER, PASSWORD, MODULES[name].bucket]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.startswith("reached by "), done
     assert NO_QUERIES in done.stdout, done

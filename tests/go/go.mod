@@ -2,7 +2,10 @@ module dormouse.test/gocb
 
 go 1.25.0
 
-require github.com/couchbase/gocb/v2 v2.11.1
+require (
+	github.com/anishathalye/porcupine v1.3.1
+	github.com/couchbase/gocb/v2 v2.11.1
+)
 
 require (
 	github.com/couchbase/gocbcore/v10 v10.8.1 // indirect

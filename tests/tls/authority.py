@@ -20,12 +20,12 @@ class Authority:
             *("-subj", f"/CN={name}", "-keyout", str(self.key), "-out", str(self.certificate)),
         )
 
-    def sign(self, name, days=2, key_type=("ec", "-pkeyopt", "ec_paramgen_curve:P-256")):
-        """Signs a certificate for this machine; returns its file and that of its key."""
+    def sign(self, name, days=2, key_type=("ec", "-pkeyopt", "ec_paramgen_curve:P-256"), hosts="IP:127.0.0.1,DNS:localhost"):
+        """Signs a certificate for this machine, or for other hosts; returns its file and that of its key."""
         certificate, key, request = (self.directory / f"{self.name}-{name}.{end}" for end in ("pem", "key", "csr"))
         openssl(*("req", "-newkey", *key_type, "-nodes", "-subj", f"/CN={name}", "-keyout", str(key), "-out", str(request)))
         extensions = self.directory / "extensions"
-        extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        extensions.write_text(f"subjectAltName={hosts}\n")
         openssl(
             *("x509", "-req", "-in", str(request), "-CA", str(self.certificate), "-CAkey", str(self.key), "-CAcreateserial"),
             *("-days", str(days), "-extfile", str(extensions), "-out", str(certificate)),

@@ -1,6 +1,9 @@
 """DCP over sockets: what a consumer is sent, in which order, and when it must begin again."""
 
+import contextlib
 import json
+import pathlib
+import select
 import struct
 import time
 
@@ -564,10 +567,68 @@ def test_noops(node, bucket):
         for _ in range(2):
             while isinstance(message := one.next(), Marker) or message.opcode != dcp.NOOP:
                 pass
-            one.send(struct.pack(">BBHBBHIIQ", 0x81, dcp.NOOP, 0, 0, 0, 0, 0, message.opaque, 0))
+            one.answer_noop(message)
         # One that does not answer is left.
         while (message := one.next()) is not None:
             pass
+
+
+def switches(node):
+    """Times that its threads have gone to sleep."""
+    statuses = [(task / "status").read_text() for task in pathlib.Path(f"/proc/{node.pid}/task").iterdir()]
+    return sum(int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for text in statuses)
+
+
+def follow_everything(stack, node, bucket, connections, **named):
+    """Streams that have shown what there is."""
+    found = [stack.enter_context(Dcp(node.kv, bucket, **named)) for _ in range(connections)]
+    for one in found:
+        for vb in range(0, 1024, 32):
+            assert one.stream(vb).status == SUCCESS
+        while not one.quiet():
+            one.next()
+    return found
+
+
+@pytest.mark.parametrize("kind", ("ephemeral", "persistent"))
+def test_streams_without_traffic_cost_nothing(kind):
+    with servers.Dormouse(buckets=(f"default,{kind},64MiB",)) as node, contextlib.ExitStack() as stack:
+        with Client(node, "default") as client:
+            for n in range(300):
+                assert client.set(b"key-%d" % n).status == SUCCESS
+        follow_everything(stack, node, "default", 5)
+
+        def is_quiet():
+            before = switches(node)
+            time.sleep(3)
+            return switches(node) == before
+
+        # Something may be left to do at first.
+        assert any(is_quiet() for _ in range(6)), "something wakes up periodically"
+
+
+def test_streams_without_traffic_cost_their_noops():
+    controls, connections = (("enable_noop", "true"), ("set_noop_interval", "1")), 4
+    with servers.Dormouse() as node, contextlib.ExitStack() as stack:
+        followers = {one.socket: one for one in follow_everything(stack, node, "default", connections, controls=controls)}
+
+        def answer_for(seconds):
+            """Answers NOOPs; returns how many there were."""
+            count, ends = 0, time.monotonic() + seconds
+            while (left := ends - time.monotonic()) > 0:
+                for socket in select.select(list(followers), [], [], left)[0]:
+                    message = followers[socket].next()
+                    assert message.opcode == dcp.NOOP, message
+                    followers[socket].answer_noop(message)
+                    count += 1
+            return count
+
+        answer_for(2)
+        before = switches(node)
+        noops = answer_for(6)
+        assert connections * 4 <= noops <= connections * 7
+        # One wake-up to ask, one for the answer; nothing else.
+        assert switches(node) - before <= 2 * noops + 2
 
 
 def test_what_is_wrong_is_answered(node, bucket):

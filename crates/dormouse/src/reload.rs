@@ -6,13 +6,13 @@ use crate::config::{BucketSection, Config, Problem, keys, reader};
 use crate::control::Control;
 use crate::logging::Logging;
 use crate::password::{self, Login};
-use crate::serve::{problem_of, replication};
+use crate::serve::{load_tls_to_nodes, problem_of, replication};
 use console::{BucketChange, Control as _, Refusal};
 use kv::replication::Replication;
 use kv::{BUCKET_SETTINGS, Limits, Node};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use transport::ServerTls;
+use transport::{OutgoingTls, ServerTls};
 
 /// The configuration in force, and the components it is applied to.
 pub struct Reload<'a> {
@@ -24,6 +24,8 @@ pub struct Reload<'a> {
     pub login: Login,
     /// Receives certificates, if there were any at the start.
     pub tls: Option<Arc<ServerTls>>,
+    /// Receives whom other nodes' certificates must be signed by, if there was somebody at the start.
+    pub to_nodes: Option<Arc<OutgoingTls>>,
     /// Receives limits.
     pub node: Arc<Node>,
     /// Receives users.
@@ -54,11 +56,16 @@ impl Reload<'_> {
             changed.insert("auth.users_file".into());
         }
         let replication = replication(&next, &login)?;
+        let to_nodes = load_tls_to_nodes(&next)?;
         let files = next.tls.files();
         if let (Some(tls), Some(files)) = (&self.tls, &files) {
             tls.reload(files).map_err(|error| Problem::new(format!("tls: {error}")))?;
         }
         let same_tls = self.tls.is_some() == files.is_some();
+        if let (Some(tls), Some(next)) = (&self.to_nodes, &to_nodes) {
+            tls.replace(next);
+        }
+        let same_links = self.to_nodes.is_some() == to_nodes.is_some();
         // First the changes that a disk error can prevent: nothing else changes then, and the next reload retries them.
         for section in &next.buckets {
             let before = self.config.buckets.iter().find(|before| before.name == section.name);
@@ -78,7 +85,9 @@ impl Reload<'_> {
         self.logging.set_level(next.log.level);
         self.allocator.apply(&next);
         for key in &changed {
-            let is_fixed = !same_mode && key.starts_with("auth.") || !same_tls && key.starts_with("tls.");
+            let is_fixed = !same_mode && key.starts_with("auth.")
+                || !same_tls && key.starts_with("tls.")
+                || !same_links && key == "replication.ca";
             if can_reload(key) && !is_fixed {
                 tracing::info!(key, "reloaded");
             } else {

@@ -31,7 +31,7 @@ use kv::{Node, NodeSettings};
 use sessions::Port;
 use std::sync::Arc;
 use std::time::Duration;
-use transport::{Address, Handshakes, Listener, ServerTls, raise_open_files};
+use transport::{Address, Handshakes, Listener, OutgoingTls, ServerTls, raise_open_files};
 
 /// Executing threads besides those of the data plane: the console's.
 const OTHER_THREADS: usize = 1;
@@ -54,6 +54,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let kept = NodeStore::new(data.as_ref().map(DataDir::path));
     let profile = kept.profile()?;
     let tls = load_tls(&config)?;
+    let to_nodes = load_tls_to_nodes(&config)?;
     let listeners = Listeners::bind(&config, !login.is_development(), tls.as_ref())?;
     let endpoints = listeners.endpoints;
     let open_files = raise_open_files(config.limits.connections);
@@ -114,8 +115,11 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     node.set_replication(replication(&config, &login)?);
 
     node.set_started(machine::unix_ms());
-    let handshakes = tls.is_some().then(Handshakes::start).transpose()?.map(Arc::new);
-    let server = net::Server::start(Arc::clone(&node), listeners.data, workers, handshakes.clone())?;
+    let has_handshakes = tls.is_some() || to_nodes.is_some();
+    let handshakes = has_handshakes.then(Handshakes::start).transpose()?.map(Arc::new);
+    let (shared, listeners_of_data) = (Arc::clone(&node), listeners.data);
+    let server =
+        net::Server::start(shared, listeners_of_data, workers, handshakes.clone(), to_nodes.clone())?;
     let http = match listeners.http {
         none if none.is_empty() => None,
         ports => {
@@ -131,8 +135,17 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     }
     banner::print(&node, &endpoints, &login, workers, memory_bytes);
 
-    let mut reload =
-        Reload { arguments, config, login, tls, node, control: Arc::clone(&control), logging, allocator };
+    let mut reload = Reload {
+        arguments,
+        config,
+        login,
+        tls,
+        to_nodes,
+        node,
+        control: Arc::clone(&control),
+        logging,
+        allocator,
+    };
     let who = loop {
         match signals.next() {
             SignalRequest::Reload => reload.apply(),
@@ -343,6 +356,13 @@ impl Listeners {
             }
         }
     }
+}
+
+/// Loads the TLS configuration of connections to other nodes, if they are encrypted.
+pub fn load_tls_to_nodes(config: &Config) -> Result<Option<Arc<OutgoingTls>>, Problem> {
+    let Some(files) = config.files_to_nodes() else { return Ok(None) };
+    let tls = OutgoingTls::load(&files).map_err(|error| Problem::new(format!("replication.ca: {error}")))?;
+    Ok(Some(Arc::new(tls)))
 }
 
 /// Loads the TLS configuration of the ports, if there is a certificate.

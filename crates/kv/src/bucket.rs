@@ -472,6 +472,11 @@ impl Bucket {
         self.peers.note_attempt(peer, false);
     }
 
+    /// Notes why a connection to a node is of no use. Returns true if that is news.
+    pub fn note_trouble(&self, peer: &str, why: &str) -> bool {
+        self.peers.note_trouble(peer, why)
+    }
+
     /// Locks a vBucket for the calling thread.
     #[inline(always)]
     pub(crate) fn lock<'c>(&'c self, cx: &'c mut ThreadContext, vb: VbId) -> Locked<'c> {

@@ -134,16 +134,11 @@ fn encode(node: &Node, bucket: Option<&Bucket>) -> String {
         hostname: profile.hostname.as_deref().map(Cow::Borrowed),
         alternate_addresses,
     }];
-    nodes_ext.extend(chains.peers.into_iter().map(|peer| {
-        NodeExt {
-            services: [(KV, Some(peer.kv)), ("mgmt", peer.http)]
-                .into_iter()
-                .filter_map(|(name, port)| Some((name, port?)))
-                .collect(),
-            this_node: false,
-            hostname: Some(Cow::Owned(peer.host.into())),
-            alternate_addresses: None,
-        }
+    nodes_ext.extend(chains.peers.into_iter().map(|peer| NodeExt {
+        services: services_of(&peer),
+        this_node: false,
+        hostname: Some(Cow::Owned(peer.host.into())),
+        alternate_addresses: None,
     }));
     let map = Map {
         rev,
@@ -195,6 +190,17 @@ fn services(node: &Node, profile: &Profile) -> BTreeMap<&'static str, u16> {
     services
 }
 
+/// The same of another node, as far as they are configured.
+fn services_of(peer: &PeerNode) -> BTreeMap<&'static str, u16> {
+    let ports = [
+        (KV, Some(peer.kv.unwrap_or_default())),
+        ("mgmt", peer.http),
+        ("kvSSL", peer.kv_tls),
+        ("mgmtSSL", peer.http_tls),
+    ];
+    ports.into_iter().filter_map(|(name, port)| Some((name, port?))).collect()
+}
+
 /// The chains of a bucket's vBuckets.
 #[derive(Default)]
 struct Chains {
@@ -224,10 +230,15 @@ impl Chains {
                             name.as_deref().map_or(NOBODY, |name| chains.place(name, &own, &replication));
                         line.push(place);
                     }
-                    // Whoever is active is asked, by whatever name the chain has it.
-                    if state == VbState::Active {
-                        line.iter_mut().filter(|place| **place == 0).for_each(|place| *place = NOBODY);
-                        line.first_mut().into_iter().for_each(|place| *place = 0);
+                    match (state, line.first_mut()) {
+                        // Whoever is active is asked, by whatever name the chain has it.
+                        (VbState::Active, Some(_)) => {
+                            line.iter_mut().filter(|place| **place == 0).for_each(|place| *place = NOBODY);
+                            line.first_mut().into_iter().for_each(|place| *place = 0);
+                        }
+                        // The chain is of the time when this node was: who is now, it does not know.
+                        (_, Some(first)) if *first == 0 => *first = NOBODY,
+                        _ => {}
                     }
                 }
                 // Alone it is active, or nobody is.
@@ -281,9 +292,9 @@ fn bucket_part<'a>(
     let mut nodes = vec![part(&host, services.get("mgmt").copied().unwrap_or(kv), kv, true)];
     let mut server_list = vec![format!("{host}:{kv}")];
     for peer in &chains.peers {
-        let host = in_brackets(&peer.host);
-        nodes.push(part(&host, peer.http.unwrap_or(peer.kv), peer.kv, false));
-        server_list.push(format!("{host}:{}", peer.kv));
+        let (host, kv) = (in_brackets(&peer.host), peer.kv.unwrap_or_default());
+        nodes.push(part(&host, peer.http.unwrap_or(kv), kv, false));
+        server_list.push(format!("{host}:{kv}"));
     }
     let alone = || vec![vec![0]; usize::from(bucket.vbuckets())];
     BucketPart {

@@ -23,6 +23,8 @@ struct Peer {
     news: Option<Arc<News>>,
     /// Attempts to connect, since a connection was of use.
     attempts: u32,
+    /// Why the last one was of no use.
+    trouble: Box<str>,
 }
 
 impl Peers {
@@ -90,7 +92,19 @@ impl Peers {
     pub(crate) fn note_attempt(&self, name: &str, was_of_use: bool) {
         if let Some(peer) = self.0.lock().get_mut(name) {
             peer.attempts = if was_of_use { 0 } else { peer.attempts.saturating_add(1) };
+            if was_of_use {
+                peer.trouble = Box::default();
+            }
         }
+    }
+
+    /// Notes why a connection is of no use. Returns false if that was the reason the last time. Numbers do not count:
+    /// they may be times.
+    pub(crate) fn note_trouble(&self, name: &str, why: &str) -> bool {
+        let mut peers = self.0.lock();
+        let Some(peer) = peers.get_mut(name) else { return true };
+        let words = |text: &str| text.chars().filter(|c| !c.is_ascii_digit()).collect::<Box<str>>();
+        std::mem::replace(&mut peer.trouble, words(why)) != words(why)
     }
 }
 
@@ -123,5 +137,18 @@ mod tests {
         assert_eq!(peers.missing(), [(Arc::clone(&a), 0)]);
         assert_eq!(peers.change(4, Some("a"), None), (vec![], false));
         assert_eq!(peers.missing(), []);
+    }
+
+    #[test]
+    fn the_same_trouble_is_told_once() {
+        let (peers, a): (_, Arc<str>) = (Peers::default(), "a".into());
+        peers.change(3, None, Some(&a));
+        let told = ["refused", "refused", "expired 7 s ago", "expired 12 s ago", "refused"]
+            .map(|why| peers.note_trouble("a", why));
+        assert_eq!(told, [true, false, true, false, true]);
+        peers.note_attempt("a", false);
+        assert!(!peers.note_trouble("a", "refused"));
+        peers.note_attempt("a", true);
+        assert!(peers.note_trouble("a", "refused"));
     }
 }

@@ -21,9 +21,20 @@ pub struct PeerNode {
     /// Its host name or address.
     pub host: Box<str>,
     /// Its KV port.
-    pub kv: u16,
+    pub kv: Option<u16>,
     /// Its HTTP port, which cluster maps show.
     pub http: Option<u16>,
+    /// Its KV port with TLS.
+    pub kv_tls: Option<u16>,
+    /// Its HTTP port with TLS, which cluster maps show.
+    pub http_tls: Option<u16>,
+}
+
+/// Splits `HOST:PORT`; an IPv6 address is in brackets.
+pub fn split_address(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    (!host.is_empty()).then_some((host, port.parse().ok()?))
 }
 
 impl Replication {
@@ -32,10 +43,15 @@ impl Replication {
         if let Some(peer) = self.peers.iter().find(|peer| *peer.name == *name) {
             return Some(peer.clone());
         }
-        let (host, port) = name.rsplit_once(':')?;
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        let kv = port.parse().ok().filter(|port| *port > 0)?;
-        (!host.is_empty()).then(|| PeerNode { name: name.into(), host: host.into(), kv, http: None })
+        let (host, port) = split_address(name).filter(|(_, port)| *port > 0)?;
+        Some(PeerNode {
+            name: name.into(),
+            host: host.into(),
+            kv: Some(port),
+            http: None,
+            kv_tls: None,
+            http_tls: None,
+        })
     }
 }
 
@@ -45,10 +61,17 @@ mod tests {
 
     #[test]
     fn a_node_is_found_by_its_name_or_is_an_address() {
-        let peer = PeerNode { name: "n2".into(), host: "10.0.0.2".into(), kv: 11210, http: Some(8091) };
+        let peer = PeerNode {
+            name: "n2".into(),
+            host: "10.0.0.2".into(),
+            kv: Some(11210),
+            http: Some(8091),
+            kv_tls: None,
+            http_tls: None,
+        };
         let replication = Replication { peers: vec![peer.clone()], ..Replication::default() };
         assert_eq!(replication.find("n2"), Some(peer));
-        let found = |name| replication.find(name).map(|peer| (peer.host.to_string(), peer.kv));
+        let found = |name| replication.find(name).map(|peer| (peer.host.to_string(), peer.kv.unwrap_or(0)));
         assert_eq!(found("db-3:11210"), Some(("db-3".to_owned(), 11210)));
         assert_eq!(found("[::1]:7"), Some(("::1".to_owned(), 7)));
         for name in ["n3", ":11210", "db:", "db:0", "db:70000", "db:x"] {

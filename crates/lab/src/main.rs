@@ -102,6 +102,8 @@ enum Experiment {
     Warmup(experiment::warmup::WarmupArgs),
     /// Tail latency of small reads, alone and beside a stream of 20 MiB values
     Latency(experiment::latency::LatencyArgs),
+    /// Change streams and replicas: CPU per item, rates from disk, latencies of durable writes, memory
+    Streams(experiment::streams::StreamsArgs),
     /// E5: OVSDB workloads, compared with the stock ovsdb-server under several allocators
     Ovsdb(experiment::ovsdb::OvsdbArgs),
     /// The allocator matrix of E1: metadata_thp x background threads x the system's huge pages
@@ -183,6 +185,7 @@ fn run(experiment: Experiment, goals: bool) -> Result<()> {
         Experiment::Flush(arguments) => experiment::flush::run(&arguments),
         Experiment::Warmup(arguments) => experiment::warmup::run(&arguments),
         Experiment::Latency(arguments) => experiment::latency::run(&arguments),
+        Experiment::Streams(arguments) => experiment::streams::run(&arguments),
         Experiment::Ovsdb(arguments) => experiment::ovsdb::run(&arguments),
     };
     report?.print(goals)

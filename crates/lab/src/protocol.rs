@@ -177,6 +177,16 @@ impl Dialect {
         Ok(dialect)
     }
 
+    /// As [`Self::new`] over Redis' protocol, with writes that are answered once a replica has them.
+    pub fn waiting_for_a_replica(shape: Shape, seed: u64) -> Result<Self> {
+        let mut dialect = Self::new(Protocol::Resp, shape, seed)?;
+        let set = &mut dialect.set;
+        set.bytes = [&*set.bytes, &*resp_command(&[b"WAIT", b"1", b"0"])].concat().into();
+        set.answer.prefix = b"+OK\r\n:1\r\n".as_slice().into();
+        set.answer.length = set.answer.prefix.len();
+        Ok(dialect)
+    }
+
     /// Returns true if the answer to a read carries the stamp of item `index`.
     pub fn is_of(&self, index: u32, answer: &[u8]) -> bool {
         let value = answer.get(self.get.answer.value_at..).unwrap_or_default();

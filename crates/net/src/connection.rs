@@ -102,7 +102,10 @@ impl Connection {
                     return Ok(0);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Err(()),
+                Err(error) => {
+                    self.session.note_end(|| transport::explain(&error));
+                    return Err(());
+                }
             }
         }
     }

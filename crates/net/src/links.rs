@@ -1,7 +1,7 @@
 //! Connections to the nodes that vBuckets are copied from.
 //!
 //! ```text
-//!   bell ──> which are missing? ──> a thread per attempt: resolve, connect ──> a worker's inbox
+//!   bell ──> which are missing? ──> a thread per attempt: resolve, connect, shake hands ──> a worker's inbox
 //!             └ those that failed lately: later
 //! ```
 //! The thread is started when the first is missing, and sleeps while none is.
@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -18,12 +18,14 @@ use kv::replication::PeerNode;
 use kv::{Bucket, Node, clients};
 use parking_lot::Mutex;
 use sessions::{Port, Rules};
-use transport::Stream;
+use transport::{Handshakes, OutgoingTls, Stream};
 
 use crate::server::{Arrival, Greeting, Inbox};
 
 /// An attempt is given up after this time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longer than a handshake may take.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(15);
 /// The next attempt comes after this time, doubled each time up to a bound.
 const WAIT: Duration = Duration::from_millis(50);
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -39,12 +41,21 @@ pub(crate) struct Errand {
     pub(crate) peer: Arc<str>,
 }
 
+/// How connections to other nodes are encrypted.
+pub(crate) struct Encryption {
+    /// Whom this node trusts.
+    pub(crate) tls: Arc<OutgoingTls>,
+    /// Until this node stops.
+    pub(crate) handshakes: Mutex<Option<Arc<Handshakes>>>,
+}
+
 /// The connections to other nodes.
 pub(crate) struct Links {
     node: Arc<Node>,
     inboxes: Vec<Arc<Inbox>>,
     next_inbox: AtomicUsize,
     greeting: Arc<Greeting>,
+    encryption: Option<Encryption>,
     /// Attempts in progress.
     underway: Mutex<BTreeSet<Name>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -52,9 +63,14 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(crate) fn new(node: &Arc<Node>, inboxes: Vec<Arc<Inbox>>) -> Arc<Self> {
+    pub(crate) fn new(
+        node: &Arc<Node>,
+        inboxes: Vec<Arc<Inbox>>,
+        encryption: Option<Encryption>,
+    ) -> Arc<Self> {
         let address = clients::Address::Tcp(SocketAddr::from(([0, 0, 0, 0], 0)));
-        let listener = clients::Listener { address, bucket: None, idle_limit_ms: 0, tls: false };
+        let listener =
+            clients::Listener { address, bucket: None, idle_limit_ms: 0, tls: encryption.is_some() };
         let greeting = Greeting {
             port: Port::Couchbase,
             bucket: None,
@@ -69,6 +85,7 @@ impl Links {
             inboxes,
             next_inbox: AtomicUsize::new(0),
             greeting: Arc::new(greeting),
+            encryption,
             underway: Mutex::default(),
             thread: Mutex::default(),
             stops: AtomicBool::new(false),
@@ -96,6 +113,9 @@ impl Links {
 
     pub(crate) fn stop(&self) {
         self.stops.store(true, SeqCst);
+        if let Some(encryption) = &self.encryption {
+            encryption.handshakes.lock().take();
+        }
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             thread.thread().unpark();
@@ -125,7 +145,7 @@ impl Links {
                         next = Some(next.map_or(*due, |next| next.min(*due)));
                         continue;
                     }
-                    if !self.attempt(name, &bucket, attempts) {
+                    if !self.attempt(name, &bucket) {
                         next = Some(now + WAIT_MAX);
                     }
                 }
@@ -140,7 +160,7 @@ impl Links {
 
     /// Connects on a thread of its own: a name may take long to be resolved, and a node not to be there.
     /// Returns false if there is none.
-    fn attempt(self: &Arc<Self>, name: Name, bucket: &Arc<Bucket>, attempts: u32) -> bool {
+    fn attempt(self: &Arc<Self>, name: Name, bucket: &Arc<Bucket>) -> bool {
         bucket.note_attempt(&name.1);
         self.underway.lock().insert(name.clone());
         let (this, bucket, caller) = (Arc::clone(self), Arc::clone(bucket), thread::current());
@@ -148,9 +168,14 @@ impl Links {
             let name = name.clone();
             move || {
                 if let Err(error) = this.connect(&name.1, &bucket) {
-                    // Once is enough for the log.
-                    if attempts == 0 {
-                        tracing::warn!(node = &*name.1, bucket = bucket.name(), %error, "cannot connect to a node");
+                    let error = error.to_string();
+                    if bucket.note_trouble(&name.1, &error) {
+                        tracing::warn!(
+                            node = &*name.1,
+                            bucket = bucket.name(),
+                            error,
+                            "cannot connect to a node"
+                        );
                     }
                 }
                 this.end(&name, &caller);
@@ -171,20 +196,43 @@ impl Links {
 
     fn connect(&self, peer: &Arc<str>, bucket: &Arc<Bucket>) -> io::Result<()> {
         let unknown = || io::Error::other("it is not configured, and its name is no address");
-        let PeerNode { host, kv, .. } = self.node.replication().find(peer).ok_or_else(unknown)?;
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for address in (&*host, kv).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-                Ok(socket) => {
-                    socket.set_nodelay(true)?;
+        let PeerNode { host, kv, kv_tls, .. } = self.node.replication().find(peer).ok_or_else(unknown)?;
+        let (port, lacks) = match &self.encryption {
+            None => (kv, "replication.peers has no KV port without TLS for it"),
+            // Never without: a name that is an address says nothing of TLS.
+            Some(_) => (kv_tls, "replication.peers has no KV port with TLS for it"),
+        };
+        let port = port.ok_or_else(|| io::Error::other(lacks))?;
+        let mut failed = io::Error::from(io::ErrorKind::NotFound);
+        for address in (&*host, port).to_socket_addrs()? {
+            match self.reach(address, &host) {
+                Ok(_) if self.stops.load(SeqCst) => return Err(stopping()),
+                Ok(stream) => {
                     let errand = Errand { bucket: Arc::clone(bucket), peer: Arc::clone(peer) };
-                    self.hand_over(Stream::adopt(socket)?, address, errand);
+                    self.hand_over(stream, address, errand);
                     return Ok(());
                 }
-                Err(error) => last = error,
+                // What is wrong with a certificate says more than that nobody is at another address.
+                Err(_) if failed.kind() == io::ErrorKind::Other => {}
+                Err(error) => failed = error,
             }
         }
-        Err(last)
+        Err(failed)
+    }
+
+    /// Connects to an address, which `host` has been resolved to.
+    fn reach(&self, address: SocketAddr, host: &str) -> io::Result<Stream> {
+        let socket = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
+        socket.set_nodelay(true)?;
+        let stream = Stream::adopt(socket)?;
+        let Some(Encryption { tls, handshakes }) = &self.encryption else { return Ok(stream) };
+        let handshakes = handshakes.lock().clone().ok_or_else(stopping)?;
+        let stream = stream.into_tls_client(&tls.current(), host)?;
+        let (done, over) = mpsc::channel();
+        handshakes.begin(stream, move |result| drop(done.send(result)));
+        let result = over.recv_timeout(HANDSHAKE_PATIENCE);
+        let result = result.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        result.map_err(|error| io::Error::other(format!("TLS handshake: {}", transport::explain(&error))))
     }
 
     fn hand_over(&self, socket: Stream, address: SocketAddr, errand: Errand) {
@@ -195,6 +243,10 @@ impl Links {
             inbox.hand_over(Arrival { socket, address, greeting, errand: Some(errand) });
         }
     }
+}
+
+fn stopping() -> io::Error {
+    io::Error::other("this node is stopping")
 }
 
 /// How long to wait after this many attempts.

@@ -13,13 +13,13 @@ use kv::clients;
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
 use sessions::{Port, Rules};
-use transport::{Handshakes, ServerTls};
+use transport::{Handshakes, OutgoingTls, ServerTls};
 
 use crate::acceptor::{Acceptor, is_starved};
 use crate::clock::Clock;
 use crate::durability::Poller;
 use crate::journals::{Journals, Unwritten, journal_threads};
-use crate::links::{Errand, Links};
+use crate::links::{Encryption, Errand, Links};
 use crate::pager;
 use crate::refusals::Refusals;
 use crate::socket::{listed_address, number};
@@ -148,13 +148,22 @@ pub struct Server {
 impl Server {
     /// Starts `workers` workers, the acceptor and the pager. Workers are executing threads 0 to `workers - 1` and the
     /// pager is thread `workers`. Then come the thread that polls deadlines and those of persistent buckets:
-    /// [`executing_threads`] in all. `handshakes` is required if a listener speaks TLS.
+    /// [`executing_threads`] in all. `handshakes` is required if a listener speaks TLS, or if connections to other nodes
+    /// do, as `to_nodes` says.
     pub fn start(
         node: Arc<Node>,
         listeners: Vec<Listener>,
         workers: usize,
         handshakes: Option<Arc<Handshakes>>,
+        to_nodes: Option<Arc<OutgoingTls>>,
     ) -> io::Result<Self> {
+        let encryption = match (to_nodes, &handshakes) {
+            (None, _) => None,
+            (Some(tls), Some(handshakes)) => {
+                Some(Encryption { tls, handshakes: Mutex::new(Some(Arc::clone(handshakes))) })
+            }
+            (Some(_), None) => return Err(io::Error::other("TLS to other nodes needs handshakes")),
+        };
         let clock = Clock::start();
         let shared = Arc::new(Shared::default());
         let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
@@ -216,7 +225,7 @@ impl Server {
         let poller = Poller::new(Arc::clone(&node), workers + 1, clock);
         let look = Arc::clone(&poller);
         node.timeout_mode_bell().connect(Box::new(move || look.look()));
-        let links = Links::new(&node, inboxes.clone());
+        let links = Links::new(&node, inboxes.clone(), encryption);
         let journals = Journals::new(&node, clock, workers + 2, workers);
         Ok(Self { shared, inboxes, pager_stop, workers: threads, acceptor, pager, poller, links, journals })
     }

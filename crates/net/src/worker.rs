@@ -376,14 +376,14 @@ impl Worker {
     fn close_because(&mut self, id: u32, reason: &str) {
         let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::take) else { return };
         let mut connection = *connection;
+        if connection.ended || connection.closed_by_peer {
+            connection.session.note_end(|| "it closes the connection before anything is copied".to_owned());
+        }
         let peer = &connection.session.peer;
-        if let Some((node, why)) = connection.session.link_failure() {
-            tracing::warn!(
-                node,
-                why,
-                bucket = peer.bucket.as_deref().map(Bucket::name),
-                "stopped copying from a node"
-            );
+        if let (Some((node, why)), Some(bucket)) = (connection.session.link_failure(), &peer.bucket)
+            && bucket.note_trouble(node, why)
+        {
+            tracing::warn!(node, why, bucket = bucket.name(), "stopped copying from a node");
         }
         tracing::debug!(
             connection = id,

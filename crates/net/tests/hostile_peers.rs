@@ -58,7 +58,7 @@ impl World {
             rules,
             idle_limit_ms,
         };
-        let server = Some(Server::start(Arc::clone(&node), vec![listener], WORKERS, None).unwrap());
+        let server = Some(Server::start(Arc::clone(&node), vec![listener], WORKERS, None, None).unwrap());
         Self { node, bucket, server, address }
     }
 

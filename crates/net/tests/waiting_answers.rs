@@ -54,7 +54,7 @@ impl World {
             rules: Default::default(),
             idle_limit_ms: 0,
         };
-        let server = Server::start(Arc::clone(&node), vec![listener], WORKERS, None).unwrap();
+        let server = Server::start(Arc::clone(&node), vec![listener], WORKERS, None, None).unwrap();
         let mut cx = NodeContext::new(Arc::clone(&node), WORKERS + 2);
         cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
         let mut world = Self { node, bucket, server: Some(server), address, cx };

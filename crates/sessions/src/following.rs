@@ -32,6 +32,13 @@ impl Session {
         Progress { consumed: input.len(), need: Some(0) }
     }
 
+    /// Notes why the connection has ended, if it is one to another node and was of no use.
+    pub fn note_end(&mut self, why: impl FnOnce() -> String) {
+        if let Some(link) = &mut self.peer.couchbase.link {
+            link.note_end(&why());
+        }
+    }
+
     /// Returns the name of the node that it copies from, and why that cannot go on, if it cannot.
     pub fn link_failure(&self) -> Option<(&str, &str)> {
         self.peer.couchbase.link.as_ref()?.failure()

@@ -11,8 +11,8 @@ use mio::net::{TcpStream, UnixStream};
 use rustix::net::Shutdown;
 use rustls::pki_types::ServerName;
 
+use crate::tls::client::ClientTls;
 use crate::tls::config::ServerTls;
-use crate::tls::peer::ClientTls;
 use crate::tls::session::Session;
 use crate::tls::{OWN_BYTES, Tls};
 use crate::unix::ShortName;
@@ -71,9 +71,10 @@ impl Stream {
     pub fn into_tls_client(self, tls: &ClientTls, name: &str) -> io::Result<Self> {
         match self.0 {
             Socket::Tcp(socket) => {
-                // An invalid name is not sent to the server: it is resolved by now, and it is not verified here.
                 let name = match ServerName::try_from(name.to_owned()) {
                     Ok(name) => name,
+                    Err(error) if tls.checks_names() => return Err(io::Error::other(error)),
+                    // It is resolved by now, and sent to nobody.
                     Err(_) => socket.peer_addr()?.ip().into(),
                 };
                 let session = Session::client(tls.config(), name).map_err(io::Error::other)?;

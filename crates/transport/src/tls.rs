@@ -14,6 +14,7 @@
 //!   again, and it is known to be sent ([`Tls::owed`]).
 
 pub mod certificate;
+pub mod client;
 pub mod config;
 pub mod peer;
 pub(crate) mod session;

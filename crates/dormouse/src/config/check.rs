@@ -3,6 +3,7 @@
 use super::size::show;
 use super::{Address, BucketSection, Config, EvictionChoice, Problem, keys};
 use kv::BucketKind;
+use kv::replication::PeerNode;
 use std::collections::BTreeSet;
 use transport::ClientCertificates;
 
@@ -162,7 +163,24 @@ fn tls(config: &Config) -> Result<(), Problem> {
     if tls.client_certificates != ClientCertificates::None && tls.client_ca.is_none() {
         return needs("tls.client_certificates", "tls.client_ca");
     }
-    Ok(())
+    links(config)
+}
+
+/// Each of the other nodes must have the port that this one connects to.
+fn links(config: &Config) -> Result<(), Problem> {
+    let is_encrypted = config.replication.ca.is_some();
+    let lacks = |peer: &&PeerNode| if is_encrypted { peer.kv_tls.is_none() } else { peer.kv.is_none() };
+    let Some(peer) = config.replication.peers.iter().find(lacks) else { return Ok(()) };
+    let (lacks, allowed) = match is_encrypted {
+        true => {
+            ("with TLS, which replication.ca asks for", "NAME=HOST:KV/HTTP,KV/HTTP, with TLS after the comma")
+        }
+        false => ("without TLS", "one before the comma, or replication.ca, for connections with TLS"),
+    };
+    Err(Problem::new(format!(
+        "replication.peers: {:?} has no KV port {lacks}; allowed: {allowed}",
+        peer.name
+    )))
 }
 
 /// All addresses to listen on, with their keys.

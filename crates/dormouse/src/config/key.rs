@@ -5,7 +5,7 @@
 
 use super::address::{self, Address};
 use super::size;
-use kv::replication::{PeerNode, Replication};
+use kv::replication::{PeerNode, split_address};
 use kv::{BUCKET_NAME, BucketSetting, BucketSettings, NotAllowed, SettingKind, SettingValue, is_bucket_name};
 use std::path::PathBuf;
 
@@ -107,7 +107,9 @@ impl<T> Kind<T> {
             }
             Self::Name { .. } => "1 to 255 characters without blanks or control characters, or \"\"".into(),
             Self::Nodes { .. } => {
-                "NAME=HOST:KVPORT or NAME=HOST:KVPORT/HTTPPORT, several separated by blanks, or \"\"".into()
+                "NAME=HOST:KV, NAME=HOST:KV/HTTP or NAME=HOST:KV/HTTP,KV/HTTP, where KV and HTTP are ports, those \
+                 with TLS after the comma, and an HTTP port may be left out; several separated by blanks, or \"\""
+                    .into()
             }
             Self::Address { .. } => address::FORMS.into(),
         }
@@ -307,16 +309,41 @@ fn is_name(name: &str) -> bool {
     name.len() <= 255 && !name.chars().any(|c| c.is_control() || c.is_whitespace())
 }
 
-/// Reads `NAME=HOST:KVPORT` or `NAME=HOST:KVPORT/HTTPPORT`.
+/// Reads `NAME=HOST:KV[/HTTP][,KV[/HTTP]]`. Only a node that has one with TLS may have 0 as its first KV port.
 fn node(text: &str) -> Option<PeerNode> {
-    let (name, address) = text.split_once('=').filter(|(name, _)| !name.is_empty() && is_name(name))?;
-    let (address, http) = match address.split_once('/') {
-        Some((address, http)) => (address, Some(http.parse().ok().filter(|port| *port > 0)?)),
-        None => (address, None),
+    let (name, ports) = text.split_once('=').filter(|(name, _)| !name.is_empty() && is_name(name))?;
+    let (plain, encrypted) = ports.split_once(',').map_or((ports, None), |(one, two)| (one, Some(two)));
+    let (address, http) = and_http(plain)?;
+    let (host, kv) = split_address(address)?;
+    let (kv_tls, http_tls) = match encrypted.map(and_http) {
+        None => (None, None),
+        Some(ports) => {
+            let (kv, http) = ports?;
+            (Some(port(kv)?), http)
+        }
     };
-    let found = Replication::default().find(address)?;
-    let is_host = is_host_name(&found.host) || found.host.parse::<std::net::Ipv6Addr>().is_ok();
-    is_host.then(|| PeerNode { name: name.into(), http, ..found })
+    let is_host = is_host_name(host) || host.parse::<std::net::Ipv6Addr>().is_ok();
+    let kv = (kv > 0).then_some(kv);
+    (is_host && kv.or(kv_tls).is_some()).then(|| PeerNode {
+        name: name.into(),
+        host: host.into(),
+        kv,
+        http,
+        kv_tls,
+        http_tls,
+    })
+}
+
+/// Splits off what is after a slash: an HTTP port.
+fn and_http(text: &str) -> Option<(&str, Option<u16>)> {
+    match text.split_once('/') {
+        Some((first, http)) => Some((first, Some(port(http)?))),
+        None => Some((text, None)),
+    }
+}
+
+fn port(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|port| *port > 0)
 }
 
 /// Returns true if the text can be a host name.

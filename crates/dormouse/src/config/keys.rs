@@ -663,7 +663,8 @@ pub static REPLICATION: Section<ReplicationSection> = Section {
             kind: Kind::Nodes { set: |s, v| s.peers = v },
             default: Raw::Text(""),
             about: "The other nodes: their names in topologies, where their KV ports are, and their HTTP ports for \
-            cluster maps. A node whose name is HOST:PORT need not be listed.",
+            cluster maps, without TLS and, after a comma, with it: \"n2=10.0.0.2:11210/8091,11207/18091\". A KV \
+            port of 0: none without TLS. A node whose name is HOST:PORT need not be listed.",
             reload: true,
         },
         Key {
@@ -679,6 +680,16 @@ pub static REPLICATION: Section<ReplicationSection> = Section {
             kind: Kind::Path { set: |s, v| s.password_file = v },
             default: Raw::Text(""),
             about: "File whose first line is that user's password. It is needed with replication.user.",
+            reload: true,
+        },
+        Key {
+            name: "ca",
+            kind: Kind::Path { set: |s, v| s.ca = v },
+            default: Raw::Text(""),
+            about: "Certificates of the authorities that sign those of the other nodes. With it, this node connects to \
+            their KV ports with TLS, and only if their certificates have the hosts of replication.peers; it presents \
+            tls.certificate if they ask for one. SIGHUP reads it again. \"\": what is copied is not encrypted. \
+            Switching needs a restart.",
             reload: true,
         },
     ],

@@ -21,7 +21,7 @@ use memory::backend::settings::Setting;
 use sessions::Rules;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use transport::{ClientCertificates, OldestVersion, ServerFiles};
+use transport::{ClientCertificates, ClientFiles, OldestVersion, ServerFiles};
 
 /// The syntax of `--bucket`.
 pub const BUCKET_FLAG: &str = "NAME[,ephemeral|persistent][,SIZE][,auto_delete|fail_new_data]";
@@ -242,6 +242,8 @@ pub struct ReplicationSection {
     pub user: String,
     /// The file with that user's password.
     pub password_file: Option<PathBuf>,
+    /// Who signs the certificates of the other nodes; `None`: connections to them are not encrypted.
+    pub ca: Option<PathBuf>,
 }
 
 /// `[tls]`.
@@ -268,6 +270,17 @@ impl TlsSection {
             client_ca: self.client_ca.clone(),
             client_certificates: self.client_certificates,
             oldest_version: self.oldest_version,
+        })
+    }
+}
+
+impl Config {
+    /// The files for connections to other nodes; `None`: they are not encrypted.
+    pub fn files_to_nodes(&self) -> Option<ClientFiles> {
+        Some(ClientFiles {
+            ca: self.replication.ca.clone()?,
+            identity: self.tls.certificate.clone().zip(self.tls.key.clone()),
+            oldest_version: self.tls.oldest_version,
         })
     }
 }

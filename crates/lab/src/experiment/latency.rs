@@ -36,12 +36,12 @@ const ITEMS: u32 = 100_000;
 const LARGE_FIRST: u32 = 90_000_000;
 const LARGE_ITEMS: u32 = 4;
 const MEMORY_BYTES: u64 = 4 << 30;
-const PROBE_CONNECTIONS: usize = 50;
+pub(super) const PROBE_CONNECTIONS: usize = 50;
 const PROBE_INTERVAL: Duration = Duration::from_micros(200);
 /// Bytes that the stream passes to the kernel at once, which bounds how long the client waits for its core.
-const STREAM_PIECE_BYTES: usize = 16 * 1024;
+pub(super) const STREAM_PIECE_BYTES: usize = 16 * 1024;
 /// Below the load's priority, so that the stream yields to the client if real-time priority is refused.
-const STREAM_NICE: i32 = 0;
+pub(super) const STREAM_NICE: i32 = 0;
 const RATIO_MAX: f64 = 3.0;
 
 /// Options of `lab latency`.
@@ -198,7 +198,7 @@ fn probe_priority() -> &'static str {
 }
 
 /// Probes at real-time priority if that is allowed.
-fn probe(client: &mut OpenLoopClient, length: Duration) -> Result<Times> {
+pub(super) fn probe(client: &mut OpenLoopClient, length: Duration) -> Result<Times> {
     let _without_the_privilege_it_is_noisier = os::set_realtime();
     let result = client.probe(PROBE_INTERVAL, length);
     let _back_to_where_it_was = os::set_ordinary();

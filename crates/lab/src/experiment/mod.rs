@@ -8,6 +8,7 @@ pub mod idle;
 pub mod latency;
 pub mod overhead;
 pub mod ovsdb;
+pub mod streams;
 pub mod syscalls;
 pub mod throughput;
 pub mod warmup;

@@ -173,6 +173,13 @@ impl Link {
         self.failure.as_deref().map(|why| (&**self.copier.peer(), why))
     }
 
+    /// Notes why the connection has ended, unless it was of use.
+    pub(crate) fn note_end(&mut self, why: &str) {
+        if !self.is_of_use && !self.is_over {
+            self.failure.get_or_insert_with(|| why.to_owned());
+        }
+    }
+
     /// Returns true if there is nothing to be copied any more.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over

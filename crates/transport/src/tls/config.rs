@@ -22,7 +22,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    fn new(file: &Path, what: impl fmt::Display) -> Self {
+    pub(super) fn new(file: &Path, what: impl fmt::Display) -> Self {
         Self { file: file.to_owned(), what: what.to_string() }
     }
 }
@@ -58,7 +58,7 @@ pub enum OldestVersion {
 }
 
 impl OldestVersion {
-    fn versions(self) -> &'static [&'static SupportedProtocolVersion] {
+    pub(super) fn versions(self) -> &'static [&'static SupportedProtocolVersion] {
         static BOTH: [&SupportedProtocolVersion; 2] = [&rustls::version::TLS13, &rustls::version::TLS12];
         match self {
             Self::Tls12 => &BOTH,
@@ -147,7 +147,7 @@ pub(super) fn load_certificates(file: &Path) -> Result<Vec<CertificateDer<'stati
     Ok(certificates)
 }
 
-fn load_roots(file: &Path) -> Result<RootCertStore, ConfigError> {
+pub(super) fn load_roots(file: &Path) -> Result<RootCertStore, ConfigError> {
     let mut roots = RootCertStore::empty();
     for certificate in load_certificates(file)? {
         roots.add(certificate).map_err(|error| ConfigError::new(file, error))?;

@@ -9,6 +9,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CipherSuite, ClientConfig, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 
 use super::certificate::Certificate;
+use super::client::ClientTls;
 use super::config::{ConfigError, Loaded, ServerTls, load_certificates, load_identity};
 use super::verifiers::Peers;
 
@@ -190,16 +191,6 @@ fn name_of(suite: SupportedCipherSuite) -> String {
     format!("{:?}", suite.suite()).replace("TLS13_", "TLS_")
 }
 
-/// A client's TLS.
-#[derive(Debug, Clone)]
-pub struct ClientTls(Arc<ClientConfig>);
-
-impl ClientTls {
-    pub(crate) fn config(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.0)
-    }
-}
-
 /// Both sides' TLS under one identity.
 #[derive(Debug)]
 pub struct PeerTls {
@@ -230,10 +221,9 @@ impl PeerTls {
         let server = ServerTls::of(Loaded::new(builder, Arc::clone(&identity.0)));
         let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&versions)?;
         let builder = builder.dangerous().with_custom_certificate_verifier(peers);
-        let mut client =
+        let client =
             builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&identity.0))));
-        client.resumption = rustls::client::Resumption::disabled();
-        Ok(Self { server, client: ClientTls(Arc::new(client)) })
+        Ok(Self { server, client: ClientTls::new(client, false) })
     }
 }
 

@@ -1,0 +1,96 @@
+//! Latencies of small reads while everything is streamed from the beginning, again and again.
+
+use super::follower::Follower;
+use super::{SHAPE, Sizes, couchbase};
+use crate::client::Target;
+use crate::experiment::latency::{PROBE_CONNECTIONS, STREAM_NICE, STREAM_PIECE_BYTES, probe};
+use crate::experiment::{Bench, load, start_for, wait_until_flushed};
+use crate::open_loop::OpenLoopClient;
+use crate::os;
+use crate::protocol::Dialect;
+use crate::report::{Goal, Report, Table, short};
+use crate::statistics::Spread;
+use crate::subject::Subject;
+use anyhow::{Context, Result, bail, ensure};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Highest p99 beside streams, as a multiple of that without.
+const RATIO_MAX: f64 = 1.5;
+
+/// Runs it for both kinds of bucket.
+pub(super) fn run(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &mut Report) -> Result<()> {
+    let mut table = Table::new(
+        "p99 of small GETs beside streams from the beginning, us: medians of the rounds",
+        &["bucket", "alone", "beside", "[lowest .. highest]", "x alone", "items streamed"],
+    );
+    for durable in [false, true] {
+        let mut start = start_for(bench, sizes.items, SHAPE);
+        start.durable = durable;
+        let server = subject.start(&start)?;
+        let target = couchbase(&server)?;
+        let dialect = Dialect::new(target.protocol, SHAPE, 1)?;
+        load(&target, &dialect, 0, sizes.items)?;
+        if durable {
+            wait_until_flushed(&server)?;
+        }
+        let mut client = OpenLoopClient::new(&target, dialect, PROBE_CONNECTIONS, sizes.items)?;
+        let (mut alone, mut beside, mut streamed) = (Vec::new(), Vec::new(), 0);
+        for _ in 0..sizes.rounds {
+            alone.push(p99_us(&mut client, sizes.probe)?);
+            let stop = AtomicBool::new(false);
+            let (busy, streams) = thread::scope(|scope| {
+                let streams = scope.spawn(|| stream_until(&target, &stop));
+                thread::sleep(Duration::from_millis(100));
+                let busy = p99_us(&mut client, sizes.probe);
+                stop.store(true, Ordering::Relaxed);
+                (busy, streams.join())
+            });
+            let Ok(items) = streams else { bail!("the streams panicked") };
+            streamed += items.context("streams beside small reads")?;
+            beside.push(busy?);
+        }
+        server.stop()?;
+        ensure!(streamed > 0, "nothing was streamed");
+        let (alone, beside) =
+            (Spread::of(&alone).context("no round")?, Spread::of(&beside).context("no round")?);
+        let ratio = beside.median / alone.median;
+        let name = if durable { "persistent" } else { "ephemeral" };
+        table.row(vec![
+            name.to_owned(),
+            short(alone.median),
+            short(beside.median),
+            format!("[{} .. {}]", short(beside.low), short(beside.high)),
+            short(ratio),
+            streamed.to_string(),
+        ]);
+        report.goals.push(Goal::at_most(
+            format!("{name}: p99 beside a backfill, of alone"),
+            ratio,
+            RATIO_MAX,
+            "x",
+        ));
+        report.data(if durable { "beside persistent" } else { "beside ephemeral" }, &beside)?;
+    }
+    report.tables.push(table);
+    Ok(())
+}
+
+fn p99_us(client: &mut OpenLoopClient, length: Duration) -> Result<f64> {
+    Ok(probe(client, length)?.gets.value_at_quantile(0.99) as f64 / 1e3)
+}
+
+/// Streams everything again and again; returns the items.
+fn stream_until(target: &Target, stop: &AtomicBool) -> Result<u64> {
+    os::set_nice(STREAM_NICE)?;
+    let stops = || stop.load(Ordering::Relaxed);
+    let mut items = 0;
+    while !stops() {
+        let mut follower = Follower::connect(target, None)?.in_pieces(STREAM_PIECE_BYTES);
+        follower.follow_all(true)?;
+        follower.read_to_end(stops)?;
+        items += follower.items;
+    }
+    Ok(items)
+}

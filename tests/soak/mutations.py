@@ -37,7 +37,7 @@ KEYS = 60_000
 BATCH = 1000
 STEPS = 24
 CUTS = 12
-PATIENCE_S = 120
+PATIENCE_S = 60
 DELETEQ = 0x14
 FEATURES = (FEATURE_XERROR, FEATURE_SELECT_BUCKET, FEATURE_COLLECTIONS)
 # Nothing was changed, and that is no fault.
@@ -164,21 +164,36 @@ def leb128(number):
     return bytes([*out, number])
 
 
+def content(connection, vb):
+    """Documents of a vBucket with all that they have."""
+    assert connection.stream(vb, flags=dcp.TO_LATEST).status == SUCCESS
+    documents = {}
+    while (message := connection.next()) is not None and getattr(message, "opcode", None) != dcp.STREAM_END:
+        if isinstance(message, Marker):
+            continue
+        if message.opcode == dcp.MUTATION:
+            documents[message.key] = (message.seqno, message.numbers, message.cas, message.datatype, message.value)
+        elif message.opcode in (dcp.DELETION, dcp.EXPIRATION):
+            documents.pop(message.key, None)
+    assert message is not None, "the stream was cut"
+    return documents
+
+
+def failover_log(node, vb):
+    with Dcp(node.kv, name=None) as one:
+        return dcp.failover_log(one.ask(dcp.GET_FAILOVER_LOG, vbucket=vb).value)
+
+
+def follow(node):
+    return Dcp(node.kv, flags=dcp.PRODUCER | dcp.INCLUDE_XATTRS, timeout_s=60)
+
+
 def checksums(node):
     """Number of documents, and a checksum by vBucket."""
     found, count = {}, 0
-    with Dcp(node.kv, flags=dcp.PRODUCER | dcp.INCLUDE_XATTRS, timeout_s=60) as one:
+    with follow(node) as one:
         for vb in range(VBUCKETS):
-            assert one.stream(vb, flags=dcp.TO_LATEST).status == SUCCESS
-            documents = {}
-            while (message := one.next()) is not None and getattr(message, "opcode", None) != dcp.STREAM_END:
-                if isinstance(message, Marker):
-                    continue
-                if message.opcode == dcp.MUTATION:
-                    documents[message.key] = (message.seqno, message.numbers, message.cas, message.datatype, message.value)
-                elif message.opcode in (dcp.DELETION, dcp.EXPIRATION):
-                    documents.pop(message.key, None)
-            assert message is not None, "the stream was cut"
+            documents = content(one, vb)
             count += len(documents)
             sum_ = hashlib.blake2b(digest_size=16)
             for key, rest in sorted(documents.items()):
@@ -294,6 +309,19 @@ class Run:
         same = all(self.cluster.history("n1", vb) == self.cluster.history("n2", vb) for vb in range(0, VBUCKETS, 7))
         return f"{active[0]}" if active == replica and same else None
 
+    def differences(self):
+        """What differs, for whoever reads of a failure."""
+        found = []
+        with follow(self.cluster["n1"]) as active, follow(self.cluster["n2"]) as replica:
+            for vb in range(VBUCKETS):
+                there, here = content(active, vb), content(replica, vb)
+                for key in sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key)):
+                    found.append(f"vBucket {vb}, {key}: {str(there.get(key))[:200]} and {str(here.get(key))[:200]}")
+                logs = [failover_log(self.cluster[name], vb) for name in ("n1", "n2")]
+                if logs[0] != logs[1]:
+                    found.append(f"vBucket {vb}: histories {logs[0]} and {logs[1]}")
+        return "\n".join(found[:40]) or "nothing"
+
     def run(self):
         happenings = [
             self.nothing, self.cuts, self.kill_replica, self.drop_collection, self.stop_active, self.delay, self.stop_replica, self.flush, self.kill_active,
@@ -314,6 +342,7 @@ def run(kind, count, seed):
         try:
             one.run()
         except AssertionError:
+            print(f"---- what differs\n{one.differences()}")
             for name in one.cluster.names:
                 print(f"---- {name}\n{one.cluster[name].log()}\n{json.dumps(one.cluster.role(name, 0)) if one.cluster[name].alive() else 'dead'}", flush=True)
             raise

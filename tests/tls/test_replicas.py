@@ -151,7 +151,7 @@ def test_nobody_is_copied_whose_authority_is_unknown(tmp_path, authority):
 
 @pytest.mark.parametrize(
     ("signed", "said"),
-    (({"hosts": "DNS:other.example,IP:127.0.0.2"}, "certificate not valid for name"), ({"days": -1}, "certificate expired")),
+    (({"hosts": "DNS:other.example,IP:127.0.0.2"}, "certificate not valid for name"), ({"days": -1}, "Expired")),
 )
 def test_nobody_is_copied_whose_certificate_is_anothers_or_old(tmp_path, authority, signed, said):
     with Encrypted(tmp_path, authority, identities={"n1": authority.sign("other", **signed)}, knows_plain=True) as cluster:

@@ -230,15 +230,11 @@ impl Chains {
                             name.as_deref().map_or(NOBODY, |name| chains.place(name, &own, &replication));
                         line.push(place);
                     }
-                    match (state, line.first_mut()) {
-                        // Whoever is active is asked, by whatever name the chain has it.
-                        (VbState::Active, Some(_)) => {
-                            line.iter_mut().filter(|place| **place == 0).for_each(|place| *place = NOBODY);
-                            line.first_mut().into_iter().for_each(|place| *place = 0);
-                        }
-                        // The chain is of the time when this node was: who is now, it does not know.
-                        (_, Some(first)) if *first == 0 => *first = NOBODY,
-                        _ => {}
+                    // Whoever is active is asked, by whatever name the chain has it. One that was active is still asked: its
+                    // answers bring the next map, where NOBODY would keep some SDKs from ever asking again.
+                    if state == VbState::Active {
+                        line.iter_mut().filter(|place| **place == 0).for_each(|place| *place = NOBODY);
+                        line.first_mut().into_iter().for_each(|place| *place = 0);
                     }
                 }
                 // Alone it is active, or nobody is.

@@ -12,10 +12,15 @@ use crate::collections::SystemEvent;
 use crate::{KvError, VbState};
 
 impl State {
-    /// Returns true if another node makes the changes, or none does.
+    /// Returns true if another node makes the changes, or none does; also before the role that was on disk has taken
+    /// effect.
     pub(super) fn is_inactive(&self) -> bool {
-        let sync = self.rare.as_ref().and_then(|rare| rare.sync_writes.as_ref());
-        sync.is_some_and(|sync| sync.role.state != VbState::Active)
+        let Some(rare) = &self.rare else { return false };
+        let awaits_role = || rare.durable.as_ref().is_some_and(|durable| durable.setting.is_some());
+        match &rare.sync_writes {
+            Some(sync) => sync.role.state != VbState::Active,
+            None => awaits_role(),
+        }
     }
 }
 

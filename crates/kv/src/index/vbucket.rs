@@ -57,11 +57,15 @@ pub(super) struct State {
 
 impl State {
     /// Returns when an expiry window is due. None while the journal is read: what has expired may have been replaced by
-    /// a record that is yet to be read, and a tombstone would count as later than that.
+    /// a record that is yet to be read, and a tombstone would count as later than that. Then the role comes, which says
+    /// whether anything expires here.
     pub(super) fn expiry_due_s(&self) -> Option<u32> {
         let rare = self.rare.as_ref()?;
-        let is_replayed = rare.durable.as_ref().is_some_and(|durable| durable.replay.is_some());
-        rare.wheel.due_s().filter(|_| !is_replayed)
+        let is_read = rare
+            .durable
+            .as_ref()
+            .is_none_or(|durable| durable.replay.is_none() && durable.setting.is_none());
+        rare.wheel.due_s().filter(|_| is_read)
     }
 }
 

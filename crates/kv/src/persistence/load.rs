@@ -96,16 +96,17 @@ impl Loader<'_> {
         }
         match locked.end_replay(history, is_clean, max_cas) {
             Ok(has_flushed) => {
-                let expiry_due_s = locked.expiry_due_s();
                 if let Some(uuid) = locked.last_history() {
                     self.bucket.set_vb_uuid(VbId(vb), uuid);
                 }
                 drop(locked);
-                self.bucket.expiry_entered(expiry_due_s.unwrap_or(u32::MAX));
                 if has_flushed {
                     self.bucket.note_flushed();
                 }
                 self.bucket.restore_setting(self.cx, VbId(vb));
+                // ORDERING: not earlier: the pager would expire what is a copy.
+                let expiry_due_s = self.bucket.lock(self.cx, VbId(vb)).expiry_due_s();
+                self.bucket.expiry_entered(expiry_due_s.unwrap_or(u32::MAX));
                 self.persistence.warm_up.vbuckets_done.fetch_add(1, Relaxed);
                 self.bucket.open_gate(self.persistence, vb);
                 // ORDERING: not earlier: whoever is called looks at what is open.

@@ -286,3 +286,53 @@ impl Bucket {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync_writes::Setting;
+    use crate::{
+        BucketSettings, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Store, StoreKind,
+        Value,
+    };
+
+    const NOW_S: u32 = 1_700_000_000;
+
+    /// A node that comes back has read a vBucket's documents before its role takes effect; a pager may be at work then.
+    #[test]
+    fn nothing_expires_before_the_role_is_known() {
+        for (state, expires) in
+            [(VbState::Replica, false), (VbState::Pending, false), (VbState::Active, true)]
+        {
+            let settings =
+                NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed: 7 };
+            let node = Node::new(settings, Limits::default());
+            let settings = BucketSettings { vbuckets: 1, ..BucketSettings::default() };
+            let bucket = node.create_bucket("b", settings).unwrap();
+            let mut cx = NodeContext::new(node, 0);
+            cx.now.unix_s = NOW_S;
+            let key = Key::plain(b"key");
+            let store = Store {
+                flags: 0,
+                expiry: Expiry::At(NOW_S + 1),
+                datatype: 0,
+                value: Value::Bytes(b"v"),
+                new_cas: 0,
+            };
+            let at = bucket.locate(key);
+            bucket.mutate(&mut cx, key, at, Mutation { kind: StoreKind::Set, cas: 0, store }).unwrap();
+            let role = Role { state, ..Role::default() };
+            let setting = Some(Setting { role, ..Setting::default() });
+            bucket.lock(&mut cx, VbId(0)).durable().setting = setting;
+            cx.now.unix_s += 3600;
+            let items = |cx: &mut NodeContext| {
+                bucket.reclaim_expired(cx);
+                bucket.vbucket(VbId(0)).snapshot().items
+            };
+            assert_eq!(items(&mut cx), 1, "{state:?}: before the role");
+            assert!(bucket.lock(&mut cx, VbId(0)).is_inactive());
+            bucket.restore_setting(&mut cx, VbId(0));
+            assert_eq!(items(&mut cx), u32::from(!expires), "{state:?}");
+        }
+    }
+}

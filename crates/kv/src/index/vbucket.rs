@@ -61,10 +61,8 @@ impl State {
     /// whether anything expires here.
     pub(super) fn expiry_due_s(&self) -> Option<u32> {
         let rare = self.rare.as_ref()?;
-        let is_read = rare
-            .durable
-            .as_ref()
-            .is_none_or(|durable| durable.replay.is_none() && durable.setting.is_none());
+        let is_read =
+            rare.durable.as_ref().is_none_or(|durable| durable.replay.is_none() && durable.setting.is_none());
         rare.wheel.due_s().filter(|_| is_read)
     }
 }

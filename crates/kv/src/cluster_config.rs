@@ -230,8 +230,8 @@ impl Chains {
                             name.as_deref().map_or(NOBODY, |name| chains.place(name, &own, &replication));
                         line.push(place);
                     }
-                    // Whoever is active is asked, by whatever name the chain has it. One that was active is still asked: its
-                    // answers bring the next map, where NOBODY would keep some SDKs from ever asking again.
+                    // Whoever is active is asked, by whatever name the chain has it. One that was active is still
+                    // asked: its answers bring the next map, where NOBODY would keep some SDKs from asking ever again.
                     if state == VbState::Active {
                         line.iter_mut().filter(|place| **place == 0).for_each(|place| *place = NOBODY);
                         line.first_mut().into_iter().for_each(|place| *place = 0);

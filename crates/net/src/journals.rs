@@ -29,6 +29,8 @@ pub(crate) const fn journal_threads(workers: usize) -> usize {
 }
 
 const READERS: usize = 1;
+/// Who reads for streams gives way to clients: a stream from the beginning keeps it busy for long.
+const READER_NICE: i32 = 5;
 
 /// Time between two log lines about a warm-up.
 const PROGRESS_MS: u64 = 3000;
@@ -212,6 +214,10 @@ impl Parked {
     fn run(&self) {
         let mut cx = NodeContext::new(Arc::clone(&self.node), self.number);
         let mut worker = self.duty.worker();
+        if matches!(self.duty, Duty::Read) {
+            // Best effort. Of this thread alone, as Linux does it.
+            let _ = rustix::process::setpriority_process(None, READER_NICE);
+        }
         while !self.stop.load(Relaxed) {
             let due_ms = worker.turn(&mut cx, self.clock);
             if due_ms.is_none() && cx.keeps_blocks() {

@@ -21,6 +21,11 @@ impl Session {
         couchbase.producer.is_some() || couchbase.link.is_some() || couchbase.map_news.is_some()
     }
 
+    /// Returns true if it is open for streams.
+    pub fn is_producer(&self) -> bool {
+        self.peer.couchbase.producer.is_some()
+    }
+
     /// Takes what another node has sent.
     #[cold]
     pub(super) fn parse_link(&mut self, input: &[u8], cx: &mut NodeContext) -> Progress {

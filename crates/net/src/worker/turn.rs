@@ -26,7 +26,7 @@ const ALLOWANCE_SCARCE: usize = 64 << 10;
 /// The number of these requests.
 const SCARCE_REQUESTS: usize = 8;
 /// Messages for a connection that follows in each of its turns.
-const PRODUCE_BYTES: usize = 128 << 10;
+const PRODUCE_BYTES: usize = 32 << 10;
 /// Minimum size of one read, however small the allowance.
 const READ_SCARCE: usize = 4 << 10;
 
@@ -328,6 +328,8 @@ impl Worker {
             && turn.answered < TURN_BYTES.min(self.allowance) / parts
             && turn.consumed < turn.input.len()
             && connection.backlog.is_none()
+            // Asking for a stream takes far longer than an ordinary request, and who follows asks for a thousand.
+            && !connection.session.is_producer()
             && !connection.session.peer.close
     }
 

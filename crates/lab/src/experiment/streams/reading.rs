@@ -173,7 +173,8 @@ pub(super) fn from_disk(
 pub(super) fn stalled(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &mut Report) -> Result<()> {
     let title =
         format!("A consumer that stalls, with a buffer of {}: RSS in MiB", bytes(u64::from(BUFFER_BYTES)));
-    let heads = ["bucket", "all streams read", "one more stalls", "difference", "[lowest .. highest]"];
+    let heads =
+        ["bucket", "one reads", "two read", "one reads, one stalls", "difference", "[lowest .. highest]"];
     let mut table = Table::new(title, &heads);
     for durable in [false, true] {
         let mut start = start_for(bench, sizes.items, SHAPE);
@@ -181,28 +182,21 @@ pub(super) fn stalled(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &
         let mut server = subject.start(&start)?;
         let target = couchbase(&server)?;
         load(&target, &Dialect::new(target.protocol, SHAPE, 1)?, 0, sizes.items)?;
-        let mut reader = Follower::connect(&target, Some(BUFFER_BYTES))?;
-        reader.follow_all(false)?;
-        let hang_up = reader.hang_up()?;
-        let (found, read) = thread::scope(|scope| {
-            let reading = scope.spawn(move || reader.read_on().map(|()| reader.items));
-            let found = compare(&server, &target, sizes, durable);
-            let _it_may_be_closed = hang_up.shutdown(Shutdown::Both);
-            (found, reading.join())
-        });
-        let Ok(read) = read else { bail!("the reader panicked") };
-        let (without, with) = found?;
-        ensure!(read? > u64::from(sizes.items), "what was written again was not read");
+        let (found, read) = beside_a_reader(&target, || compare(&server, &target, sizes, durable))?;
+        ensure!(read > u64::from(sizes.items), "what was written again was not read");
         server.ensure_alive()?;
         server.stop()?;
         let name = if durable { "persistent" } else { "ephemeral" };
-        let differences: Vec<f64> = without.iter().zip(&with).map(|(without, with)| with - without).collect();
-        let spreads = [&without, &with, &differences].map(|samples| Spread::of(samples).unwrap_or_default());
-        let [without, with, difference] = &spreads;
+        let differences: Vec<f64> =
+            found.two.iter().zip(&found.stalls).map(|(two, stalls)| stalls - two).collect();
+        let spreads = [&found.one, &found.two, &found.stalls, &differences];
+        let spreads = spreads.map(|samples| Spread::of(samples).unwrap_or_default());
+        let [one, two, stalls, difference] = &spreads;
         table.row(vec![
             name.to_owned(),
-            short(without.median),
-            short(with.median),
+            short(one.median),
+            short(two.median),
+            short(stalls.median),
             short(difference.median),
             format!("[{} .. {}]", short(difference.low), short(difference.high)),
         ]);
@@ -215,8 +209,34 @@ pub(super) fn stalled(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &
     Ok(())
 }
 
-/// Writes everything again without and with a consumer that stalls, in turn; returns the resident MiB after each.
-fn compare(server: &Server, target: &Target, sizes: &Sizes, durable: bool) -> Result<(Vec<f64>, Vec<f64>)> {
+/// Does something while a consumer of everything reads; returns also how many items it has read.
+fn beside_a_reader<T>(target: &Target, does: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
+    let mut reader = Follower::connect(target, Some(BUFFER_BYTES))?;
+    reader.follow_all(false)?;
+    let hang_up = reader.hang_up()?;
+    let (done, read) = thread::scope(|scope| {
+        let reading = scope.spawn(move || reader.read_on().map(|()| reader.items));
+        let done = does();
+        let _it_may_be_closed = hang_up.shutdown(Shutdown::Both);
+        (done, reading.join())
+    });
+    let Ok(read) = read else { bail!("the reader panicked") };
+    Ok((done?, read?))
+}
+
+/// Resident MiB after everything was written again, once for each turn.
+#[derive(Default)]
+struct Resident {
+    /// Beside one consumer that reads.
+    one: Vec<f64>,
+    /// Beside two of them: what streams cost by themselves is not counted.
+    two: Vec<f64>,
+    /// Beside one that reads, and one that takes nothing.
+    stalls: Vec<f64>,
+}
+
+/// Writes everything again beside consumers that read and one that stalls, in turn.
+fn compare(server: &Server, target: &Target, sizes: &Sizes, durable: bool) -> Result<Resident> {
     let write_all = || -> Result<f64> {
         load(target, &Dialect::new(target.protocol, SHAPE, 1)?, 0, sizes.items)?;
         if durable {
@@ -227,14 +247,15 @@ fn compare(server: &Server, target: &Target, sizes: &Sizes, durable: bool) -> Re
     };
     // What grows with the first rewrite is not counted.
     write_all()?;
-    let (mut without, mut with) = (Vec::new(), Vec::new());
+    let mut resident = Resident::default();
     for _ in 0..sizes.stalls {
-        without.push(write_all()?);
+        resident.one.push(write_all()?);
+        resident.two.push(beside_a_reader(target, write_all)?.0);
         let mut stalled = Follower::connect(target, Some(BUFFER_BYTES))?;
         stalled.follow_all(false)?;
-        with.push(write_all()?);
+        resident.stalls.push(write_all()?);
         // It was there all the time.
         stalled.read_items(sizes.items.into()).context("a consumer that had stalled")?;
     }
-    Ok((without, with))
+    Ok(resident)
 }

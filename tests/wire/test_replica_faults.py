@@ -96,6 +96,7 @@ def test_what_an_older_connection_says_late_does_no_harm(pair, kind):
     """The acknowledgements of a connection arrive after the node has begun again on another one."""
     relay = pair.relays["n1"]
     with Client(pair["n1"]) as client:
+        assert client.set(b"first", level=1).status == SUCCESS, "they are connected"
         held = relay.hold()
         assert held
         assert client.set(b"key", b"held", level=1, timeout_ms=300).status == AMBIGUOUS

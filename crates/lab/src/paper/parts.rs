@@ -30,7 +30,7 @@ pub const ALL: &[Part] = &[
         measures_dormouse: true,
         full: &["throughput"],
         quick: &["throughput", "--quick", "--reads", "20"],
-        took_s: [1800, 85],
+        took_s: [1500, 85],
     },
     Part {
         experiment: "e1",
@@ -39,7 +39,7 @@ pub const ALL: &[Part] = &[
         measures_dormouse: true,
         full: &["allocators"],
         quick: &["allocators", "--quick", "--items", "200k", "--starts", "2", "--windows", "1"],
-        took_s: [1800, 190],
+        took_s: [1480, 190],
     },
     Part {
         experiment: "e2",
@@ -57,7 +57,7 @@ pub const ALL: &[Part] = &[
         measures_dormouse: true,
         full: &["idle"],
         quick: &["idle", "--quick", "--seconds", "8", "--parts", "ephemeral,persistent"],
-        took_s: [700, 130],
+        took_s: [500, 130],
     },
     Part {
         experiment: "e4",
@@ -66,7 +66,7 @@ pub const ALL: &[Part] = &[
         measures_dormouse: false,
         full: &["flush"],
         quick: &["flush", "--quick", "--items", "1,100,10k,1M"],
-        took_s: [120, 15],
+        took_s: [40, 15],
     },
     Part {
         experiment: "e5",
@@ -89,7 +89,7 @@ pub const ALL: &[Part] = &[
         measures_dormouse: true,
         full: &["overhead"],
         quick: &["overhead", "--quick", "--shapes", "20+1,20+100,20+256,20+1024"],
-        took_s: [1800, 70],
+        took_s: [1380, 70],
     },
 ];
 

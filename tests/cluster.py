@@ -8,7 +8,7 @@ import struct
 import urllib.parse
 
 from tests import dcp, servers
-from tests.dcp import Copy, Dcp
+from tests.dcp import Dcp
 from tests.frames import SUCCESS
 from tests.persistence.bucket import http, wait_until, wait_warm
 from tests.relay import Relay
@@ -135,24 +135,17 @@ class Cluster:
 
     def content(self, name, vb, bucket="default"):
         """Documents and deletions of a vBucket, as a stream has them: by key the seqno, CAS, value and all else."""
-        content = {}
         with Dcp(self[name].kv, bucket, flags=dcp.PRODUCER | dcp.INCLUDE_XATTRS) as one:
-            assert one.stream(vb, flags=dcp.TO_LATEST).status == SUCCESS
-            copy = Copy()
-            while copy.ended is None:
-                message = one.next()
-                assert message is not None
-                copy.apply(message)
-                if getattr(message, "opcode", None) == dcp.MUTATION:
-                    content[message.key] = (message.numbers, message.cas, message.datatype, message.value)
-                elif getattr(message, "opcode", None) in (dcp.DELETION, dcp.EXPIRATION):
-                    content.pop(message.key, None)
-        return content
+            return dcp.content(one, vb)
 
     def history(self, name, vb, bucket="default"):
         """Id of a vBucket's present history."""
+        return self.histories(name, vb, bucket)[0][0]
+
+    def histories(self, name, vb, bucket="default"):
+        """Ids of a vBucket's histories, the present one first, and the seqnos that they begin at."""
         with Dcp(self[name].kv, bucket, name=None) as one:
-            return dcp.failover_log(one.ask(dcp.GET_FAILOVER_LOG, vbucket=vb).value)[0][0]
+            return dcp.failover_log(one.ask(dcp.GET_FAILOVER_LOG, vbucket=vb).value)
 
     def assert_equal(self, active, replica, vbs, bucket="default"):
         for vb in vbs:

@@ -195,6 +195,21 @@ class Dcp(BinaryConnection):
         return Marker(*numbers[:3], numbers[3:])
 
 
+def content(connection, vb):
+    """Documents of a vBucket with all that they have, by key."""
+    assert connection.stream(vb, flags=TO_LATEST).status == SUCCESS
+    documents, copy = {}, Copy()
+    while copy.ended is None:
+        message = connection.next()
+        assert message is not None, "the stream was cut"
+        copy.apply(message)
+        if getattr(message, "opcode", None) == MUTATION:
+            documents[message.key] = (message.numbers, message.cas, message.datatype, message.value)
+        elif getattr(message, "opcode", None) in (DELETION, EXPIRATION):
+            documents.pop(message.key, None)
+    return documents
+
+
 class Copy:
     """What a consumer has of a vBucket."""
 

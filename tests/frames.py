@@ -113,18 +113,36 @@ class BinaryConnection:
         except OSError:
             return False
 
+    def answer(self, *arguments, **named):
+        """As `ask`; a connection that ends first is an OSError."""
+        answer = self.ask(*arguments, **named)
+        if answer is None:
+            raise ConnectionError("the node has closed the connection")
+        return answer
+
     def hello(self, *features):
-        done = self.ask(HELLO, b'{"a":"tests","i":"1/1"}', b"".join(struct.pack(">H", f) for f in features))
+        done = self.answer(HELLO, b'{"a":"tests","i":"1/1"}', b"".join(struct.pack(">H", f) for f in features))
         assert done.status == SUCCESS, done
         return {f for (f,) in struct.iter_unpack(">H", done.value)}
 
     def login(self, user="Administrator", password="password"):
-        return self.ask(SASL_AUTH, b"PLAIN", f"\0{user}\0{password}".encode()).status
+        return self.answer(SASL_AUTH, b"PLAIN", f"\0{user}\0{password}".encode()).status
 
     def open_bucket(self, bucket="default", features=(FEATURE_XERROR, FEATURE_SELECT_BUCKET), user="Administrator", password="password"):
         granted = self.hello(*features) if features else set()
         status = self.login(user, password)
         assert status == SUCCESS, f"login: {status:#x}"
-        status = self.ask(SELECT_BUCKET, bucket.encode()).status
+        status = self.answer(SELECT_BUCKET, bucket.encode()).status
         assert status == SUCCESS, f"select bucket: {status:#x}"
         return granted
+
+    @classmethod
+    def opened(cls, address, timeout_s=10, **bucket):
+        """A connection whose bucket is open; none is left behind if that fails."""
+        connection = cls(address, timeout_s)
+        try:
+            connection.open_bucket(**bucket)
+        except BaseException:
+            connection.close()
+            raise
+        return connection

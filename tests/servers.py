@@ -8,6 +8,7 @@ Both are context managers. A child is only ever terminated by the process id tha
 """
 
 import ctypes
+import fnmatch
 import json
 import os
 import pathlib
@@ -187,6 +188,14 @@ class Dormouse:
             if listener["bucket"] == bucket:
                 return split_address(listener["address"])
         raise KeyError(bucket)
+
+    def switches(self, names="*"):
+        """How often each of its threads of these names has slept, by its id."""
+        texts = {task.name: (task / "status").read_text() for task in pathlib.Path(f"/proc/{self.pid}/task").iterdir()}
+        name_of = lambda text: text.split("\n", 1)[0].removeprefix("Name:\t")
+        return {
+            task: int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for task, text in texts.items() if fnmatch.fnmatch(name_of(text), names)
+        }
 
     def log(self, bytes_most=8000):
         """The log of this node, without that of earlier nodes in the same home."""

@@ -253,14 +253,10 @@ def test_figures_of_databases_are_metrics_too(node):
 def test_an_idle_node_with_databases_stays_asleep(node):
     document(node, "/databases")
 
-    def switches():
-        tasks = pathlib.Path(f"/proc/{node.pid}/task").iterdir()
-        return {task.name: (task / "status").read_text().split("voluntary_ctxt_switches:")[1].split()[0] for task in tasks}
-
     deadline = time.monotonic() + 60
     while True:
-        before = switches()
+        before = node.switches()
         time.sleep(3)
-        if switches() == before:
+        if node.switches() == before:
             return
         assert time.monotonic() < deadline, "the node still wakes up"

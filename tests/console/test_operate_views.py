@@ -9,7 +9,6 @@ import pytest
 from pymemcache.client.base import Client
 
 from tests.console.test_databases import HOSTILE, LOGIN, SCHEMA, ask, document, transact, vsctl
-from tests.console.test_page import switches
 from tests.servers import Dormouse
 
 VIEWS = ("work", "databases", "databases/Open_vSwitch", "databases/Open_vSwitch/tables/Bridge", "allocator", "log")
@@ -285,9 +284,9 @@ def test_a_node_sleeps_again_once_its_views_are_closed(open_page, tmp_path):
         opened.context.close()
 
         def sleeps():
-            before = switches(node)
+            before = node.switches()
             time.sleep(3)
-            return switches(node) == before
+            return node.switches() == before
 
         until(sleeps, 60)
 

@@ -148,13 +148,6 @@ def test_asking_for_the_head_of_a_stream_begins_none(node, path):
         connection.close()
 
 
-def switches(node):
-    """How often any thread has slept, by its id."""
-    tasks = pathlib.Path(f"/proc/{node.pid}/task").iterdir()
-    lines = {task.name: (task / "status").read_text() for task in tasks}
-    return {task: int(text.split("voluntary_ctxt_switches:")[1].split()[0]) for task, text in lines.items()}
-
-
 def cpu_seconds(node):
     """Of threads that have ended too."""
     fields = pathlib.Path(f"/proc/{node.pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -171,8 +164,8 @@ def test_a_page_costs_little_and_nothing_once_it_is_closed(open_page):
         page.context.close()
         deadline = time.monotonic() + 30
         while True:
-            before = switches(node)
+            before = node.switches()
             time.sleep(3)
-            if switches(node) == before:
+            if node.switches() == before:
                 break
             assert time.monotonic() < deadline, "the node still wakes up"

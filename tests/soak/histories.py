@@ -24,7 +24,7 @@ from tests.frames import (
     BinaryConnection, durability,
 )
 
-from .replicas import PATIENCE_S, Soak, vbucket_of, wait_until
+from .replicas import PATIENCE_S, Soak, kinds_of, kinds_parser, vbucket_of, wait_until
 
 CLIENTS = 4
 KEYS = 5
@@ -82,17 +82,7 @@ class Client(threading.Thread):
 
     def connection(self, name):
         if name not in self.connections:
-            connection = BinaryConnection(self.soak.cluster[name].kv, timeout_s=10)
-            try:
-                connection.open_bucket()
-            except AttributeError:
-                # It has ended in the middle of that: there was no answer.
-                connection.close()
-                raise ConnectionError("closed") from None
-            except BaseException:
-                connection.close()
-                raise
-            self.connections[name] = connection
+            self.connections[name] = BinaryConnection.opened(self.soak.cluster[name].kv)
         return self.connections[name]
 
     def one(self, key):
@@ -210,12 +200,10 @@ def run(kind, seed, seconds, program):
 
 
 def main(arguments):
-    parser = argparse.ArgumentParser(prog="tests.soak.histories", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = kinds_parser("tests.soak.histories", __doc__)
     parser.add_argument("--seconds", type=int, default=300)
-    parser.add_argument("--kind", choices=("ephemeral", "persistent"), help="both, one after the other, without it")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000_000))
     options = parser.parse_args(arguments)
-    kinds = [options.kind] if options.kind else ["persistent", "ephemeral"]
+    kinds = kinds_of(options)
     print(f"histories of replicas: seed {options.seed}, {options.seconds} s")
     problems = []
     with tempfile.TemporaryDirectory(prefix="dormouse-judge-") as directory:

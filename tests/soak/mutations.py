@@ -10,7 +10,6 @@ of its documents, and its history. A killed active is promoted again whatever it
 acknowledged is still there is not asked here, but in tests/soak/replicas.py.
 """
 
-import argparse
 import hashlib
 import itertools
 import json
@@ -20,16 +19,18 @@ import sys
 import tempfile
 import threading
 import time
-import zlib
 
 from tests import dcp
 from tests.cluster import Cluster
-from tests.dcp import Dcp, Marker
+from tests.dcp import Dcp
 from tests.frames import (
     AMBIGUOUS, COLLECTION_ID, DELETE, EXISTS, FEATURE_COLLECTIONS, FEATURE_SELECT_BUCKET, FEATURE_XERROR, IN_PROGRESS, NOOP, NOT_FOUND, NOT_MY_VBUCKET,
     RE_COMMIT, SET, SETQ, SUCCESS, TEMPORARY_FAILURE, UNKNOWN_COLLECTION, BinaryConnection, durability, request,
 )
 from tests.persistence.bucket import http, wait_until
+from tests.persistence.peer import vbucket_of
+
+from .replicas import kinds_of, kinds_parser
 
 VBUCKETS = 64
 ALL = (0, VBUCKETS - 1)
@@ -52,38 +53,31 @@ vbuckets = {vbuckets}
 COLLECTIONS = "/pools/default/buckets/default/scopes/_default/collections"
 
 
-def vbucket_of(key):
-    return ((zlib.crc32(key) >> 16) & 0x7FFF) % VBUCKETS
+def vbucket(key):
+    return vbucket_of(key, VBUCKETS)
 
 
 def open_connection(node):
-    connection = BinaryConnection(node.kv, timeout_s=60)
-    try:
-        connection.open_bucket(features=FEATURES)
-    except AttributeError:
-        # It has ended in the middle of that: there was no answer.
-        connection.close()
-        raise ConnectionError("closed") from None
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    return BinaryConnection.opened(node.kv, timeout_s=60, features=FEATURES)
 
 
-class Writer(threading.Thread):
-    """Writes so many mutations to n1, in batches that are answered as a whole, and more until `ends` is set."""
+class Client(threading.Thread):
+    """Works on n1 until `ends` is set, over a connection that is made again when it ends."""
 
-    def __init__(self, run, count, seed):
+    def __init__(self, run, seed):
         super().__init__(daemon=True)
-        self.run_, self.count, self.random = run, count, random.Random(seed)
+        self.soak, self.random = run, random.Random(seed)
         self.done, self.ends, self.problem = 0, False, None
+
+    def goes_on(self):
+        return not self.ends
 
     def run(self):
         connection = None
-        while (self.done < self.count or not self.ends) and self.problem is None:
+        while self.goes_on() and self.problem is None:
             try:
-                connection = connection or open_connection(self.run_.cluster["n1"])
-                self.write_some(connection)
+                connection = connection or open_connection(self.soak.cluster["n1"])
+                self.work(connection)
             except OSError:
                 if connection:
                     connection.close()
@@ -94,66 +88,56 @@ class Writer(threading.Thread):
         if connection:
             connection.close()
 
-    def write_some(self, connection):
-        draw, frames = self.random, []
+
+class Writer(Client):
+    """Writes at least so many mutations, in batches that are answered as a whole."""
+
+    def __init__(self, run, seed, count):
+        super().__init__(run, seed)
+        self.count = count
+
+    def goes_on(self):
+        return self.done < self.count or not self.ends
+
+    def work(self, connection):
+        draw, frames, collection = self.random, [], self.soak.collection
         for _ in range(BATCH):
             key, what = b"key-%d" % draw.randrange(KEYS), draw.random()
-            vb, collection = vbucket_of(key), self.run_.collection if what < 0.05 else 0
-            key = leb128(collection) + key
+            vb, key = vbucket(key), leb128(collection if what < 0.05 else 0) + key
             if what < 0.8:
                 frames.append(request(SETQ, key, draw.randbytes(draw.randrange(8, 300)), bytes(8), vbucket=vb))
             elif what < 0.85:
                 frames.append(request(SETQ, key, b"expires", struct.pack(">II", 0, draw.randrange(1, 4)), vbucket=vb))
             else:
                 frames.append(request(DELETEQ, key, vbucket=vb))
-        connection.send(b"".join(frames) + request(NOOP))
-        refused = 0
-        while True:
-            answer = connection.response()
-            if answer is None:
-                raise ConnectionError("closed")
-            if answer.opcode == NOOP:
-                break
+        connection.send(b"".join(frames))
+        refused, answer = 0, connection.answer(NOOP)
+        while answer.opcode != NOOP:
             assert answer.status in REFUSED, f"{answer.opcode:#x}: {answer.status:#x} {answer.value}"
             refused += 1
+            if (answer := connection.response()) is None:
+                raise ConnectionError("closed")
         self.done += BATCH - refused
+        self.soak.in_collection += collection != 0
         if refused > BATCH / 2:
+            # It is not the active, or has no room: not at full speed.
             time.sleep(0.02)
 
 
-class Durable(threading.Thread):
-    """Writes and deletes durably, one after the other, until `ends` is set."""
+class Durable(Client):
+    """Writes and deletes durably, one after the other."""
 
-    def __init__(self, run, seed):
-        super().__init__(daemon=True)
-        self.run_, self.random = run, random.Random(seed)
-        self.acknowledged, self.ends, self.problem = 0, False, None
-
-    def run(self):
-        connection = None
-        while not self.ends and self.problem is None:
-            try:
-                connection = connection or open_connection(self.run_.cluster["n1"])
-                key = b"durable-%d" % self.random.randrange(500)
-                named = {"vbucket": vbucket_of(key), "framing": durability(1, 3000)}
-                if self.random.random() < 0.2:
-                    answer = connection.ask(DELETE, b"\0" + key, **named)
-                else:
-                    answer = connection.ask(SET, b"\0" + key, self.random.randbytes(50), bytes(8), **named)
-                if answer is None:
-                    raise ConnectionError("closed")
-                assert answer.status in (SUCCESS, AMBIGUOUS, *REFUSED), f"durable: {answer.status:#x} {answer.value}"
-                self.acknowledged += answer.status == SUCCESS
-            except OSError:
-                if connection:
-                    connection.close()
-                connection = None
-                time.sleep(0.05)
-            except BaseException as error:
-                self.problem = error
-            time.sleep(0.002)
-        if connection:
-            connection.close()
+    def work(self, connection):
+        key = b"durable-%d" % self.random.randrange(500)
+        named = {"vbucket": vbucket(key), "framing": durability(1, 3000)}
+        if self.random.random() < 0.2:
+            answer = connection.answer(DELETE, b"\0" + key, **named)
+        else:
+            answer = connection.answer(SET, b"\0" + key, self.random.randbytes(50), bytes(8), **named)
+        assert answer.status in (SUCCESS, AMBIGUOUS, *REFUSED), f"durable: {answer.status:#x} {answer.value}"
+        self.done += answer.status == SUCCESS
+        # A load beside that of the other client.
+        time.sleep(0.002)
 
 
 def leb128(number):
@@ -162,26 +146,6 @@ def leb128(number):
         out.append(number & 0x7F | 0x80)
         number >>= 7
     return bytes([*out, number])
-
-
-def content(connection, vb):
-    """Documents of a vBucket with all that they have."""
-    assert connection.stream(vb, flags=dcp.TO_LATEST).status == SUCCESS
-    documents = {}
-    while (message := connection.next()) is not None and getattr(message, "opcode", None) != dcp.STREAM_END:
-        if isinstance(message, Marker):
-            continue
-        if message.opcode == dcp.MUTATION:
-            documents[message.key] = (message.seqno, message.numbers, message.cas, message.datatype, message.value)
-        elif message.opcode in (dcp.DELETION, dcp.EXPIRATION):
-            documents.pop(message.key, None)
-    assert message is not None, "the stream was cut"
-    return documents
-
-
-def failover_log(node, vb):
-    with Dcp(node.kv, name=None) as one:
-        return dcp.failover_log(one.ask(dcp.GET_FAILOVER_LOG, vbucket=vb).value)
 
 
 def follow(node):
@@ -193,12 +157,9 @@ def checksums(node):
     found, count = {}, 0
     with follow(node) as one:
         for vb in range(VBUCKETS):
-            documents = content(one, vb)
+            documents = dcp.content(one, vb)
             count += len(documents)
-            sum_ = hashlib.blake2b(digest_size=16)
-            for key, rest in sorted(documents.items()):
-                sum_.update(repr((key, rest)).encode())
-            found[vb] = sum_.hexdigest()
+            found[vb] = hashlib.blake2b(repr(sorted(documents.items())).encode(), digest_size=16).hexdigest()
     return count, found
 
 
@@ -206,7 +167,9 @@ class Run:
     def __init__(self, home, kind, count, seed):
         self.kind, self.count, self.seed, self.random = kind, count, seed, random.Random(seed)
         self.cluster = Cluster(home, 2, buckets=(), config=CONFIG.format(kind=kind, vbuckets=VBUCKETS), relayed=("n1",))
-        self.relay, self.term, self.collection, self.collections = self.cluster.relays["n1"], 1, 0, 0
+        self.relay, self.term = self.cluster.relays["n1"], 1
+        # The collection that some documents go to, how many there were, and batches that went to any.
+        self.collection = self.collections = self.in_collection = 0
         self.done = self.acknowledged = self.compared = 0
         self.cluster.assign(["n1", "n2"], ALL)
 
@@ -269,15 +232,15 @@ class Run:
         with open_connection(node) as connection:
             answer = connection.ask(COLLECTION_ID, value=f"_default.{name}".encode())
             assert answer.status == SUCCESS, answer
-        self.collection = struct.unpack(">QI", answer.extras)[1]
-        time.sleep(1)
+        before, self.collection = self.in_collection, struct.unpack(">QI", answer.extras)[1]
+        wait_until(lambda: self.in_collection > before + 10, "documents in the collection", PATIENCE_S)
         self.collection = 0
         assert http(node, "DELETE", f"{COLLECTIONS}/{name}")[0] == 200
 
     # ---- a step ----
 
     def step(self, number, happens):
-        writer = Writer(self, self.count // STEPS, f"{self.seed}/{number}")
+        writer = Writer(self, f"{self.seed}/{number}", self.count // STEPS)
         durable = Durable(self, f"{self.seed}/{number}/durable")
         for thread in (writer, durable):
             thread.start()
@@ -292,7 +255,7 @@ class Run:
                 raise thread.problem
         assert writer.done >= writer.count
         self.done += writer.done
-        self.acknowledged += durable.acknowledged
+        self.acknowledged += durable.done
         documents = wait_until(self.equal, f"a replica that is equal, after {happens.__name__}", PATIENCE_S)
         for name in self.cluster.names:
             assert "panicked" not in self.cluster[name].log(), self.cluster[name].log()
@@ -314,12 +277,12 @@ class Run:
         found = []
         with follow(self.cluster["n1"]) as active, follow(self.cluster["n2"]) as replica:
             for vb in range(VBUCKETS):
-                there, here = content(active, vb), content(replica, vb)
+                there, here = dcp.content(active, vb), dcp.content(replica, vb)
                 for key in sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key)):
                     found.append(f"vBucket {vb}, {key}: {str(there.get(key))[:200]} and {str(here.get(key))[:200]}")
-                logs = [failover_log(self.cluster[name], vb) for name in ("n1", "n2")]
-                if logs[0] != logs[1]:
-                    found.append(f"vBucket {vb}: histories {logs[0]} and {logs[1]}")
+                there, here = (self.cluster.histories(name, vb) for name in ("n1", "n2"))
+                if there != here:
+                    found.append(f"vBucket {vb}: histories {there} and {here}")
         return "\n".join(found[:40]) or "nothing"
 
     def run(self):
@@ -352,12 +315,10 @@ def run(kind, count, seed):
 
 
 def main(arguments):
-    parser = argparse.ArgumentParser(prog="tests.soak.mutations", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = kinds_parser("tests.soak.mutations", __doc__)
     parser.add_argument("--count", type=parse_count, default=10_000_000, help="mutations of each kind of bucket, such as 200k or 10M (the default)")
-    parser.add_argument("--kind", choices=("ephemeral", "persistent"), help="both, one after the other, without it")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000_000))
     options = parser.parse_args(arguments)
-    for kind in [options.kind] if options.kind else ["persistent", "ephemeral"]:
+    for kind in kinds_of(options):
         print(f"mutations: {kind}, seed {options.seed}, {options.count} in {STEPS} steps", flush=True)
         done = run(kind, options.count, options.seed)
         print(f"{kind}: {done.done} mutations, {done.acknowledged} durable writes, equal at {done.compared} of {STEPS} pauses", flush=True)

@@ -113,13 +113,7 @@ class Writer(threading.Thread):
 
     def connection(self, name):
         if name not in self.connections:
-            connection = BinaryConnection(self.soak.cluster[name].kv, timeout_s=10)
-            try:
-                connection.open_bucket()
-            except BaseException:
-                connection.close()
-                raise
-            self.connections[name] = connection
+            self.connections[name] = BinaryConnection.opened(self.soak.cluster[name].kv)
         return self.connections[name]
 
     def check(self):
@@ -297,13 +291,23 @@ class Soak:
         return sum(writer.acknowledged for writer in writers), sum(writer.ambiguous for writer in writers)
 
 
-def main(arguments):
-    parser = argparse.ArgumentParser(prog="tests.soak.replicas", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=600)
+def kinds_parser(module, description):
+    """Options of a soak of both kinds of bucket."""
+    parser = argparse.ArgumentParser(prog=module, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=("ephemeral", "persistent"), help="both, one after the other, without it")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000_000))
+    return parser
+
+
+def kinds_of(options):
+    return [options.kind] if options.kind else ["persistent", "ephemeral"]
+
+
+def main(arguments):
+    parser = kinds_parser("tests.soak.replicas", __doc__)
+    parser.add_argument("--seconds", type=int, default=600)
     options = parser.parse_args(arguments)
-    kinds = [options.kind] if options.kind else ["persistent", "ephemeral"]
+    kinds = kinds_of(options)
     problems = []
     print(f"soak of replicas: seed {options.seed}, {options.seconds} s")
     for kind in kinds:

@@ -117,9 +117,9 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     node.set_started(machine::unix_ms());
     let has_handshakes = tls.is_some() || to_nodes.is_some();
     let handshakes = has_handshakes.then(Handshakes::start).transpose()?.map(Arc::new);
-    let (shared, listeners_of_data) = (Arc::clone(&node), listeners.data);
+    let (data_handshakes, data_to_nodes) = (handshakes.clone(), to_nodes.clone());
     let server =
-        net::Server::start(shared, listeners_of_data, workers, handshakes.clone(), to_nodes.clone())?;
+        net::Server::start(Arc::clone(&node), listeners.data, workers, data_handshakes, data_to_nodes)?;
     let http = match listeners.http {
         none if none.is_empty() => None,
         ports => {

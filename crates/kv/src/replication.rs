@@ -14,7 +14,7 @@ pub struct Replication {
 }
 
 /// Another node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerNode {
     /// Its name in topologies.
     pub name: Box<str>,
@@ -44,14 +44,7 @@ impl Replication {
             return Some(peer.clone());
         }
         let (host, port) = split_address(name).filter(|(_, port)| *port > 0)?;
-        Some(PeerNode {
-            name: name.into(),
-            host: host.into(),
-            kv: Some(port),
-            http: None,
-            kv_tls: None,
-            http_tls: None,
-        })
+        Some(PeerNode { name: name.into(), host: host.into(), kv: Some(port), ..PeerNode::default() })
     }
 }
 
@@ -66,8 +59,7 @@ mod tests {
             host: "10.0.0.2".into(),
             kv: Some(11210),
             http: Some(8091),
-            kv_tls: None,
-            http_tls: None,
+            ..PeerNode::default()
         };
         let replication = Replication { peers: vec![peer.clone()], ..Replication::default() };
         assert_eq!(replication.find("n2"), Some(peer));

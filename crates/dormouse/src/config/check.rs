@@ -171,16 +171,13 @@ fn links(config: &Config) -> Result<(), Problem> {
     let is_encrypted = config.replication.ca.is_some();
     let lacks = |peer: &&PeerNode| if is_encrypted { peer.kv_tls.is_none() } else { peer.kv.is_none() };
     let Some(peer) = config.replication.peers.iter().find(lacks) else { return Ok(()) };
-    let (lacks, allowed) = match is_encrypted {
+    let what = match is_encrypted {
         true => {
-            ("with TLS, which replication.ca asks for", "NAME=HOST:KV/HTTP,KV/HTTP, with TLS after the comma")
+            "with TLS, which replication.ca asks for; allowed: NAME=HOST:KV/HTTP,KV/HTTP, with TLS after the comma"
         }
-        false => ("without TLS", "one before the comma, or replication.ca, for connections with TLS"),
+        false => "without TLS; allowed: one before the comma, or replication.ca, for connections with TLS",
     };
-    Err(Problem::new(format!(
-        "replication.peers: {:?} has no KV port {lacks}; allowed: {allowed}",
-        peer.name
-    )))
+    Err(Problem::new(format!("replication.peers: {:?} has no KV port {what}", peer.name)))
 }
 
 /// All addresses to listen on, with their keys.

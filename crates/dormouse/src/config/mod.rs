@@ -60,6 +60,17 @@ pub struct Config {
     pub given: BTreeMap<String, String>,
 }
 
+impl Config {
+    /// The files for connections to other nodes; `None`: they are not encrypted.
+    pub fn files_to_nodes(&self) -> Option<ClientFiles> {
+        Some(ClientFiles {
+            ca: self.replication.ca.clone()?,
+            identity: self.tls.certificate.clone().zip(self.tls.key.clone()),
+            oldest_version: self.tls.oldest_version,
+        })
+    }
+}
+
 /// `[node]`.
 #[derive(Debug, Clone, Default)]
 pub struct NodeSection {
@@ -270,17 +281,6 @@ impl TlsSection {
             client_ca: self.client_ca.clone(),
             client_certificates: self.client_certificates,
             oldest_version: self.oldest_version,
-        })
-    }
-}
-
-impl Config {
-    /// The files for connections to other nodes; `None`: they are not encrypted.
-    pub fn files_to_nodes(&self) -> Option<ClientFiles> {
-        Some(ClientFiles {
-            ca: self.replication.ca.clone()?,
-            identity: self.tls.certificate.clone().zip(self.tls.key.clone()),
-            oldest_version: self.tls.oldest_version,
         })
     }
 }

@@ -14,8 +14,6 @@
 //! what a transaction stages for one that does not exist yet. Flusher and journal treat it as a document; it expires
 //! after [`SHADOW_AGE_S`].
 
-use std::ops::Range;
-
 use arrayvec::ArrayVec;
 use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, prefetch};
 use wire::binary::datatype::XATTR;
@@ -30,12 +28,10 @@ use super::vbucket::{Dead, Locked, Present};
 use crate::sync_writes::Setting;
 use crate::{Key, KvError};
 
-/// How many items ahead the walk prefetches their headers, so many lines of each, and how many what is left of them.
-const AHEAD_ITEMS: usize = 16;
-const AHEAD_LINES: usize = 2;
-const REST_AHEAD_ITEMS: usize = 8;
-const REST_LINES_MOST: usize = 16;
+/// How many items ahead the walk prefetches, and how many lines of each.
+const AHEAD_ITEMS: usize = 8;
 const LINE_BYTES: usize = 64;
+const AHEAD_LINES: usize = 2;
 /// A value stays in memory if ejecting it gains less than this: fetching it costs a read.
 const EJECT_GAIN_LEAST: usize = 8;
 /// A shadow goes after this time: as long as tombstones stay on disk by default.
@@ -529,31 +525,20 @@ impl Locked<'_> {
                 return Walked::ToTheEnd;
             }
             let heap = &self.memory.resources.heap;
-            let lines = |location: Location, lines: Range<usize>| {
-                let item = heap.address(location).as_ptr();
-                lines.for_each(|line| prefetch(item.wrapping_add(line * LINE_BYTES)));
-            };
-            // First the header, then what it says is left.
             let ahead = |at: usize| {
                 if let Some((_, location)) = slots.get(at) {
-                    lines(*location, 0..AHEAD_LINES);
-                }
-            };
-            let rest_ahead = |at: usize| {
-                if let Some((_, location)) = slots.get(at) {
-                    // SAFETY: a live slot names a live item, and the lock is held.
-                    let size = unsafe { ItemPtr(heap.address(*location)).header() }.item_size();
-                    lines(*location, AHEAD_LINES..(size / LINE_BYTES + 1).min(REST_LINES_MOST));
+                    let item = heap.address(*location).as_ptr();
+                    for line in 0..AHEAD_LINES {
+                        prefetch(item.wrapping_add(line * LINE_BYTES));
+                    }
                 }
             };
             (0..AHEAD_ITEMS).for_each(ahead);
-            (0..REST_AHEAD_ITEMS).for_each(rest_ahead);
             for (at, (seqno, location)) in slots.iter().enumerate() {
                 if *seqno > end {
                     return Walked::ToTheEnd;
                 }
                 ahead(at + AHEAD_ITEMS);
-                rest_ahead(at + REST_AHEAD_ITEMS);
                 if !self.hand_out(*location, &mut take) {
                     return Walked::Refused;
                 }

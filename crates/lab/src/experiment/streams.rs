@@ -9,7 +9,8 @@ mod replicas;
 use super::{Bench, Common, progress_bar, window_length};
 use crate::client::Target;
 use crate::protocol::Shape;
-use crate::report::{Report, count};
+use crate::report::{Report, Table, count, short};
+use crate::statistics::Spread;
 use crate::subject::{Kind, Server};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -111,6 +112,22 @@ pub fn run(arguments: &StreamsArgs) -> Result<Report> {
     }
     bar.finish_and_clear();
     report.with_json(arguments.common.json.as_deref())
+}
+
+/// A table of rates in thousands, each by its name.
+fn rates(title: String, samples: &[(&str, &[f64])]) -> Result<Table> {
+    let mut table = Table::new(title, &["", "median", "[lowest .. highest]"]);
+    for (name, samples) in samples {
+        let spread = Spread::of(samples).context("no window")?;
+        let range = format!("[{} .. {}]", short(spread.low / 1e3), short(spread.high / 1e3));
+        table.row(vec![(*name).to_owned(), short(spread.median / 1e3), range]);
+    }
+    Ok(table)
+}
+
+/// What was done per second of so much time.
+fn per_second(count: u64, time_ns: u64) -> f64 {
+    count as f64 * 1e9 / time_ns.max(1) as f64
 }
 
 /// Where a node speaks the Couchbase protocol.

@@ -13,6 +13,7 @@ use crate::statistics::Spread;
 use crate::subject::Subject;
 use anyhow::{Context, Result, bail, ensure};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -41,8 +42,11 @@ pub(super) fn run(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &mut 
             alone.push(p99_us(&mut client, sizes.probe)?);
             let stop = AtomicBool::new(false);
             let (busy, streams) = thread::scope(|scope| {
-                let streams = scope.spawn(|| stream_until(&target, &stop));
-                thread::sleep(Duration::from_millis(100));
+                let (begins, has_begun) = channel();
+                let (target, stop) = (&target, &stop);
+                let streams = scope.spawn(move || stream_until(target, stop, begins));
+                // If they have failed, that is told at the end.
+                let _begun_or_failed = has_begun.recv();
                 let busy = p99_us(&mut client, sizes.probe);
                 stop.store(true, Ordering::Relaxed);
                 (busy, streams.join())
@@ -82,13 +86,15 @@ fn p99_us(client: &mut OpenLoopClient, length: Duration) -> Result<f64> {
 }
 
 /// Streams everything again and again; returns the items.
-fn stream_until(target: &Target, stop: &AtomicBool) -> Result<u64> {
+fn stream_until(target: &Target, stop: &AtomicBool, begins: Sender<()>) -> Result<u64> {
     os::set_nice(STREAM_NICE)?;
     let stops = || stop.load(Ordering::Relaxed);
     let mut items = 0;
     while !stops() {
         let mut follower = Follower::connect(target, None)?.in_pieces(STREAM_PIECE_BYTES);
         follower.follow_all(true)?;
+        follower.read_items(1)?;
+        let _once_is_enough = begins.send(());
         follower.read_to_end(stops)?;
         items += follower.items;
     }

@@ -33,6 +33,8 @@ pub struct Follower {
     /// The server waits for acknowledgements of bytes.
     acknowledges: bool,
     open_streams: usize,
+    /// Its streams end by themselves.
+    is_bounded: bool,
     /// Mutations that came.
     pub items: u64,
 }
@@ -56,6 +58,7 @@ impl Follower {
             filled: 0,
             acknowledges: buffer_bytes.is_some(),
             open_streams: 0,
+            is_bounded: true,
             items: 0,
         })
     }
@@ -69,10 +72,8 @@ impl Follower {
     /// Asks for streams of all vBuckets from their beginning, up to what is there now or without an end.
     pub fn follow_all(&mut self, to_latest: bool) -> Result<()> {
         let flags = if to_latest { TO_LATEST } else { 0 };
-        let mut extras = [0; 48];
-        let (flags_at, end_at) = (0..4, 16..24);
-        extras.get_mut(flags_at).context("flags")?.copy_from_slice(&flags.to_be_bytes());
-        extras.get_mut(end_at).context("end")?.copy_from_slice(&u64::MAX.to_be_bytes());
+        // Flags, nothing, start; end; history, and the snapshot's start and end.
+        let extras = [&flags.to_be_bytes()[..], &[0; 12], &u64::MAX.to_be_bytes(), &[0; 24]].concat();
         let mut requests = Vec::new();
         for vb in 0..VBUCKETS {
             let mut frame = binary_request(STREAM_REQ, &extras, &[], &[]);
@@ -80,7 +81,7 @@ impl Follower {
             requests.extend_from_slice(&frame);
         }
         self.stream.write_all(&requests)?;
-        self.open_streams += usize::from(VBUCKETS);
+        (self.open_streams, self.is_bounded) = (usize::from(VBUCKETS), to_latest);
         Ok(())
     }
 
@@ -120,7 +121,7 @@ impl Follower {
             Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(true),
             // Nothing has happened for a while.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                ensure!(!self.is_bounded(), "nothing came for a long time");
+                ensure!(!self.is_bounded, "nothing came for a long time");
                 return Ok(true);
             }
             Err(error) => return Err(error).context("reading streams"),
@@ -133,11 +134,6 @@ impl Follower {
             self.input.resize(self.input.len() * 2, 0);
         }
         Ok(true)
-    }
-
-    /// Whether its streams end by themselves.
-    fn is_bounded(&self) -> bool {
-        !self.acknowledges
     }
 
     /// Takes whole frames; returns their bytes.

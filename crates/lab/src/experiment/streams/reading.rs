@@ -1,7 +1,7 @@
 //! What it costs to stream everything, from memory and from disk, and what a consumer that stalls costs.
 
 use super::follower::Follower;
-use super::{SHAPE, Sizes, couchbase};
+use super::{SHAPE, Sizes, couchbase, per_second, rates};
 use crate::client::Target;
 use crate::driver::{Driver, Items, Plan};
 use crate::experiment::{Bench, SETTLE, load, measure, start_for, wait_until_flushed};
@@ -59,15 +59,9 @@ pub(super) fn from_memory(
     }
     let title =
         format!("{} items of an ephemeral bucket, thousand per second of server CPU", count(sizes.items));
-    let mut table = Table::new(title, &["", "median", "[lowest .. highest]"]);
-    let spreads =
-        [("GET, depth 64", gets), ("streamed for the first time", first), ("streamed again", again)];
-    for (name, samples) in &spreads {
-        let spread = Spread::of(samples).context("no window")?;
-        let range = format!("[{} .. {}]", short(spread.low / 1e3), short(spread.high / 1e3));
-        table.row(vec![(*name).to_owned(), short(spread.median / 1e3), range]);
-    }
-    report.tables.push(table);
+    let samples =
+        [("GET, depth 64", &*gets), ("streamed for the first time", &first), ("streamed again", &again)];
+    report.tables.push(rates(title, &samples)?);
     for (name, ratios) in [("for the first time", ratios_first), ("again", ratios_again)] {
         let ratio = Spread::of(&ratios).context("no window")?;
         let goal = format!("items streamed {name} per server CPU second, of GETs");
@@ -86,7 +80,7 @@ fn stream_all(server: &Server, items: u32) -> Result<(f64, f64)> {
     let seconds = began.elapsed().as_secs_f64();
     ensure!(follower.items == u64::from(items), "{} of {items} items were streamed", follower.items);
     let cpu_ns = os::process_cpu_ns(server.pid)? - before;
-    Ok((follower.items as f64 * 1e9 / cpu_ns.max(1) as f64, seconds))
+    Ok((per_second(follower.items, cpu_ns), seconds))
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]

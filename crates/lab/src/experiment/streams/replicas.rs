@@ -2,7 +2,7 @@
 //! `WAIT 1`.
 
 use super::follower::seqnos;
-use super::{SHAPE, Sizes, couchbase};
+use super::{SHAPE, Sizes, couchbase, per_second, rates};
 use crate::client::{Target, change_bucket, redis_information};
 use crate::driver::{Driver, Items, Plan, Until};
 use crate::experiment::{Bench, load, start_for};
@@ -128,13 +128,11 @@ pub(super) fn plain(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &mu
         for _ in 0..sizes.windows {
             let before = os::process_cpu_ns(single.pid)?;
             let outcome = driver.run(plan, Until::End, |_| {})?;
-            let spent = os::process_cpu_ns(single.pid)? - before;
-            let without = outcome.requests as f64 * 1e9 / spent.max(1) as f64;
+            let without = per_second(outcome.requests, os::process_cpu_ns(single.pid)? - before);
             let before = pair.cpu_ns()?;
             let outcome = driver_of_pair.run(plan, Until::End, |_| {})?;
             pair.wait_equal()?;
-            let spent = pair.cpu_ns()? - before;
-            let with = outcome.requests as f64 * 1e9 / spent.max(1) as f64;
+            let with = per_second(outcome.requests, pair.cpu_ns()? - before);
             alone.push(without);
             copied.push(with);
             ratios.push(with / without);
@@ -143,13 +141,7 @@ pub(super) fn plain(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &mu
         single.stop()?;
     }
     let title = format!("Plain writes, depth {DEPTH}: thousand per second of CPU of all nodes");
-    let mut table = Table::new(title, &["", "median", "[lowest .. highest]"]);
-    for (name, samples) in [("one node", &alone), ("with a replica on another", &copied)] {
-        let spread = Spread::of(samples).context("no window")?;
-        let range = format!("[{} .. {}]", short(spread.low / 1e3), short(spread.high / 1e3));
-        table.row(vec![name.to_owned(), short(spread.median / 1e3), range]);
-    }
-    report.tables.push(table);
+    report.tables.push(rates(title, &[("one node", &alone), ("with a replica on another", &copied)])?);
     let ratio = Spread::of(&ratios).context("no window")?;
     let goal = "plain writes with a replica, per CPU second of both, of those without";
     report.goals.push(Goal::at_least(goal, ratio.median, 0.6, "x"));
@@ -230,8 +222,8 @@ fn write_durably(subject: Kind, pair: &Pair, clients: usize, sizes: &Sizes) -> R
     Ok(Sample {
         subject,
         clients,
-        per_second: outcome.requests as f64 * 1e9 / outcome.wall_ns.max(1) as f64,
-        per_cpu_second: outcome.requests as f64 * 1e9 / spent.max(1) as f64,
+        per_second: per_second(outcome.requests, outcome.wall_ns),
+        per_cpu_second: per_second(outcome.requests, spent),
         p50_us: latencies.value_at_quantile(0.5),
         p99_us: latencies.value_at_quantile(0.99),
     })

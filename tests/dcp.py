@@ -219,8 +219,11 @@ class Copy:
         self.snapshot = (0, 0)
         self.uuid = 0
         self.ended = None
+        # Whether a snapshot in no order comes.
+        self.unordered = False
 
     def position(self):
+        assert not self.unordered, "its parts count for nothing"
         return {"start": self.seqno, "uuid": self.uuid, "snapshot": self.snapshot}
 
     def apply(self, message):
@@ -232,12 +235,20 @@ class Copy:
         if message.opcode == STREAM_END:
             self.ended = message.numbers[0]
             return
-        assert self.seqno < message.seqno <= self.snapshot[1], (self.seqno, message, self.snapshot)
-        self.seqno = message.seqno
+        if message.opcode == OSO_SNAPSHOT:
+            begins = message.numbers == (1,)
+            assert begins != self.unordered and (self.seqno == 0 or not begins), message
+            self.unordered, self.snapshot = begins, (self.seqno, self.seqno)
+            return
+        if self.unordered:
+            self.seqno = max(self.seqno, message.seqno)
+        else:
+            assert self.seqno < message.seqno <= self.snapshot[1], (self.seqno, message, self.snapshot)
+            self.seqno = message.seqno
         if message.opcode == MUTATION:
             self.documents[message.key] = message.value
         elif message.opcode in (DELETION, EXPIRATION):
             self.documents.pop(message.key, None)
 
     def is_at(self, seqno):
-        return self.seqno >= seqno and self.seqno == self.snapshot[1]
+        return not self.unordered and self.seqno >= seqno and self.seqno == self.snapshot[1]

@@ -20,10 +20,10 @@ class Follower:
     def __init__(self, program, checkpoint):
         self.program, self.checkpoint = program, checkpoint
 
-    def run(self, node, *halt):
+    def run(self, node, *halt, unordered=False):
         """Follows from the checkpoint on; returns what the program says about it."""
         connection = f"couchbase://{node.kv[0]}:{node.kv[1]}"
-        command = [*self.program, connection, "Administrator", "password", "default", str(self.checkpoint), *map(str, halt)]
+        command = [*self.program, *(["-unordered"] if unordered else []), connection, "Administrator", "password", "default", str(self.checkpoint), *map(str, halt)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -103,3 +103,28 @@ def test_a_persistent_bucket_is_followed_across_restarts(follower, ends, tmp_pat
             assert follower.documents() == documents
             wait_all_persisted(node)
             node.stop() if ends == "stop" else node.kill()
+
+
+def test_backfills_in_no_order(follower, tmp_path):
+    """What is in memory comes first. A checkpoint in the middle of it is worth nothing."""
+    documents, home = {}, tmp_path / "home"
+    home.mkdir()
+    with servers.Dormouse(buckets=("default,persistent,100MiB",), home=home) as node:
+        change(node, 0, documents)
+        wait_all_persisted(node)
+        said = follower.run(node, unordered=True)
+        assert said["unordered"] == said["streams"] > 0 and said["rolled_back"] == 0
+        assert follower.documents() == documents
+        # What comes later has an order, except in vBuckets that had nothing.
+        change(node, 1, documents)
+        said = follower.run(node, unordered=True)
+        assert said["unordered"] < said["streams"] / 4, said
+        assert follower.documents() == documents
+        # From the beginning, interrupted again and again.
+        wait_all_persisted(node)
+        follower.checkpoint.unlink()
+        halts = unordered = 0
+        while (said := follower.run(node, 500, unordered=True))["streams"] > 0:
+            halts, unordered = halts + 1, unordered + said["unordered"]
+        assert halts > 3 and unordered > 0 and said["rolled_back"] == 0
+        assert follower.documents() == documents

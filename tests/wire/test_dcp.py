@@ -447,6 +447,77 @@ def test_a_stream_ends_when_all_that_it_filters_is_gone(node, bucket):
         assert one.quiet()
 
 
+def wait_flushed(client):
+    wait_until(lambda: stats(client, "persistence")["unflushed_items"] == "0", "an empty queue")
+
+
+UNORDERED = [("enable_out_of_order_snapshots", "true_with_seqno_advanced")]
+
+
+def test_what_is_in_memory_may_come_in_no_order(node):
+    bucket = "p"
+    dcp.empty(node, bucket)
+    with Client(node, bucket) as client:
+        documents = {b"\0key-%d" % n: b"value-%d" % n * 20 for n in range(2000)}
+        for key, value in documents.items():
+            client.set(key[1:], value)
+        for key in list(documents)[::9]:
+            client.delete(key[1:])
+            del documents[key]
+        wait_flushed(client)
+        with Dcp(node.kv, bucket, controls=UNORDERED) as one:
+            copy, seen = Copy(), []
+            assert begin(one, copy).status == SUCCESS
+            while not copy.is_at(high_seqno(node, bucket)):
+                seen.append(one.next())
+                copy.apply(seen[-1])
+            assert copy.documents == documents
+            assert [message.numbers for message in seen if message.opcode == dcp.OSO_SNAPSHOT] == [(1,), (2,)]
+            assert seen[0].opcode == seen[-1].opcode == dcp.OSO_SNAPSHOT
+            seqnos = [message.seqno for message in seen if message.opcode == dcp.MUTATION]
+            assert len(seqnos) == len(documents) and seqnos != sorted(seqnos)
+            # What comes later has an order.
+            client.set(b"key-1", b"new")
+            assert isinstance(one.next(), Marker)
+            assert one.next().key == b"\0key-1"
+        # Not for who goes on somewhere, wants what is on disk, or has not asked for it.
+        wait_flushed(client)
+        for controls, flags in [(UNORDERED, dcp.DISK_ONLY), ([], 0), ([("enable_out_of_order_snapshots", "false")], 0)]:
+            with Dcp(node.kv, bucket, controls=controls) as one:
+                assert one.stream(VB, flags=flags).status == SUCCESS
+                assert isinstance(one.next(), Marker)
+        with Dcp(node.kv, bucket, controls=UNORDERED) as one:
+            copy.seqno, copy.snapshot = 100, (100, 100)
+            assert begin(one, copy).status == SUCCESS
+            assert isinstance(one.next(), Marker)
+
+
+@pytest.mark.parametrize(("setting", "tells"), [("true_with_seqno_advanced", True), ("true", False)])
+def test_a_filtered_snapshot_in_no_order_tells_its_last_seqno_to_those_who_ask(node, setting, tells):
+    bucket = "p"
+    dcp.empty(node, bucket)
+    [collection] = create(node, bucket, "unordered", "one")
+    try:
+        with BinaryConnection(node.kv) as client:
+            client.open_bucket(bucket, dcp.FEATURES)
+            for prefix in (bytes([collection]), b"\0"):
+                for n in range(10):
+                    assert client.store(prefix + b"key-%d" % n, b"value", vbucket=VB).status == SUCCESS
+            wait_flushed(client)
+        last = high_seqno(node, bucket)
+        with Dcp(node.kv, bucket, controls=[("enable_out_of_order_snapshots", setting)]) as one:
+            assert one.stream(VB, collections=[f"{collection:x}"]).status == SUCCESS
+            kinds = []
+            while not kinds or kinds[-1] != (dcp.OSO_SNAPSHOT, (2,)):
+                message = one.next()
+                kinds.append((message.opcode, message.numbers if message.opcode in (dcp.OSO_SNAPSHOT, dcp.SEQNO_ADVANCED) else None))
+            advanced = [(dcp.SEQNO_ADVANCED, (last,))] if tells else []
+            assert kinds == [(dcp.OSO_SNAPSHOT, (1,)), (dcp.SYSTEM_EVENT, None), *[(dcp.MUTATION, None)] * 10, *advanced, (dcp.OSO_SNAPSHOT, (2,))]
+            assert one.quiet()
+    finally:
+        drop(node, bucket, "unordered")
+
+
 def test_a_connection_replaces_one_of_the_same_name(node, bucket, client):
     with Dcp(node.kv, bucket, name="one") as old, Dcp(node.kv, bucket, name="other") as other:
         assert old.stream(VB).status == SUCCESS

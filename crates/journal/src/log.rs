@@ -4,7 +4,7 @@
 //! Shard   batch() -> Batch: push, push, ... commit     writes; one thread at a time
 //!         compact_step()                               copies what is live, frees the rest
 //! Reader  read(vBucket, seqno)                         any thread, while the shard is written to
-//!         read_in_order(vBucket, after, end)           a piece at a time
+//!         read_in_order(wanted)                        a piece at a time
 //!         copy(directory)                              a consistent backup
 //! Opened  segments to replay, newest first             after a start
 //! verify, dump                                         a directory that is not being written to
@@ -48,6 +48,7 @@ pub use buffer::Buffer;
 pub use compaction::{Aim, Step, Verdict};
 pub use damage::{Damage, Part, Spoils};
 pub use dump::{Dumped, dump};
+pub use ordered::{SHOWN_MOST, Wanted};
 pub use reader::{ReadError, Reader};
 pub use record::{Kind, Record};
 pub use recovery::Opened;

@@ -379,6 +379,15 @@ impl Bucket {
         Place { vb: VbId(vb.0 & self.vbucket_mask), hash: index::hash(key, &self.resources.secrets) }
     }
 
+    /// Returns the place of a key with its collection's prefix. The caller checks the vBucket's range.
+    #[inline]
+    pub fn locate_stored(&self, stored_key: &[u8], vb: VbId) -> Place {
+        Place {
+            vb: VbId(vb.0 & self.vbucket_mask),
+            hash: index::hash_stored(stored_key, &self.resources.secrets),
+        }
+    }
+
     /// Starts loading the vBucket of a place.
     #[inline]
     pub fn prefetch_vbucket(&self, at: Place) {

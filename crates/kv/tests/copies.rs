@@ -209,6 +209,7 @@ impl Sent {
         match event {
             Event::Snapshot { start, end } => Self::Snapshot(start, end),
             Event::Advanced(_) => Self::Advanced,
+            Event::OutOfOrder | Event::OrderedFrom(_) => unreachable!("was not asked for"),
             Event::System(seqno, event) => Self::System(seqno, event),
             Event::Version(version) => {
                 let (key, value) = (version.stored_key.to_vec(), version.value.bytes().to_vec());
@@ -396,7 +397,9 @@ impl World {
         let (active, copy) = if self.active == 0 { (first, second) } else { (second, first) };
         let manifest = active.bucket.collections().manifest();
         let (bucket, cx, term) = (&copy.bucket, &mut copy.cx, self.term);
-        let mut put = |change: &Foreign<'_>| bucket.copy(cx, VB, of(term), change).unwrap();
+        let mut put = |change: &Foreign<'_>| {
+            bucket.copy(cx, VB, of(term), change).unwrap();
+        };
         let mut sent = Vec::new();
         let advanced = stream.advance(&mut active.cx, room, &mut |event| sent.push(Sent::of(event)));
         for one in sent {

@@ -3,7 +3,7 @@
 //! ejected, compacted and restarted meanwhile.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ use proptest::prelude::*;
 
 const START_S: u32 = 1_700_000_000;
 const KEYS: u16 = 40;
+const NOTED_MOST: usize = 200;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -101,6 +102,12 @@ struct World {
     copy: Content,
     snapshot: (u64, u64),
     begun_again: usize,
+    /// Streams from the beginning may come in any order.
+    in_any_order: bool,
+    /// While one does: the documents that have come.
+    unordered: Option<BTreeSet<Vec<u8>>>,
+    /// How many did.
+    walks: usize,
 }
 
 fn open(disk: Option<&SimulatedDisk>, seed: u64, now: Now) -> (NodeContext, Arc<Bucket>) {
@@ -146,6 +153,9 @@ impl World {
             copy: Content::new(),
             snapshot: (0, 0),
             begun_again: 0,
+            in_any_order: false,
+            unordered: None,
+            walks: 0,
         };
         world.note(0);
         world
@@ -194,7 +204,15 @@ impl World {
         }
         self.note_last();
         if let Some(start) = start {
-            self.open(start);
+            self.go_on(start);
+        }
+    }
+
+    /// Begins a stream that has ended again where it was; at the beginning, if that came in no order.
+    fn go_on(&mut self, start: u64) {
+        match self.unordered {
+            None => self.open(start),
+            Some(_) => self.begin_again(),
         }
     }
 
@@ -219,6 +237,10 @@ impl World {
     }
 
     fn note(&mut self, seqno: u64) {
+        // Of so much only what there is in the end is looked at.
+        if self.content.len() > NOTED_MOST {
+            return self.at.clear();
+        }
         self.at.insert(seqno, self.content.clone());
     }
 
@@ -309,7 +331,7 @@ impl World {
                 let Some(stream) = self.stream.take() else { return };
                 let start = stream.cursor();
                 drop(stream);
-                self.open(start);
+                self.go_on(start);
             }
             Step::Write => self.write(),
             Step::Eject => {
@@ -332,7 +354,8 @@ impl World {
         let snapshot =
             if start == 0 { (0, 0) } else { (self.snapshot.0.min(start), self.snapshot.1.max(start)) };
         let uuid = if start == 0 { 0 } else { self.uuid };
-        let position = Position { start, end: u64::MAX, uuid, snapshot, ..Position::default() };
+        let in_any_order = self.in_any_order;
+        let position = Position { start, end: u64::MAX, uuid, snapshot, in_any_order, ..Position::default() };
         match self.bucket.follow(&mut self.cx, VbId(0), self.numbers, &position, &self.news) {
             Ok(stream) => self.stream = Some(stream),
             Err(Refused::RollBack(0)) if start > 0 => self.begin_again(),
@@ -347,6 +370,7 @@ impl World {
         self.stream = None;
         self.copy.clear();
         self.snapshot = (0, 0);
+        self.unordered = None;
         self.open(0);
     }
 
@@ -355,21 +379,34 @@ impl World {
             self.open(0);
         }
         let mut stream = self.stream.take().unwrap();
-        let (copy, snapshot) = (&mut self.copy, &mut self.snapshot);
+        let (copy, snapshot, unordered) = (&mut self.copy, &mut self.snapshot, &mut self.unordered);
         let mut last = stream.cursor();
         let advanced = stream.advance(&mut self.cx, room, &mut |event| match event {
             Event::Snapshot { start, end } => {
                 assert!(start <= last && last < end, "{start} {last} {end}");
                 *snapshot = (start, end);
             }
+            Event::OutOfOrder => {
+                assert!(last == 0 && unordered.is_none());
+                *unordered = Some(BTreeSet::new());
+                self.walks += 1;
+            }
+            Event::OrderedFrom(end) => {
+                assert!(unordered.take().is_some());
+                (last, *snapshot) = (end, (end, end));
+            }
             Event::Version(version) => {
-                assert!(
-                    last < version.seqno && version.seqno <= snapshot.1,
-                    "{last} {} {snapshot:?}",
-                    version.seqno
-                );
-                last = version.seqno;
                 let key = version.stored_key.to_vec();
+                if let Some(documents) = unordered {
+                    assert!(version.kind != VersionKind::Document || documents.insert(key.clone()), "twice");
+                } else {
+                    assert!(
+                        last < version.seqno && version.seqno <= snapshot.1,
+                        "{last} {} {snapshot:?}",
+                        version.seqno
+                    );
+                    last = version.seqno;
+                }
                 match version.kind {
                     VersionKind::Document => {
                         copy.insert(key, (version.value.bytes().to_vec(), version.expiry));
@@ -379,8 +416,10 @@ impl World {
                 }
             }
             Event::System(seqno, event) => {
-                assert!(last < seqno && seqno <= snapshot.1, "{last} {seqno} {snapshot:?}");
-                last = seqno;
+                if unordered.is_none() {
+                    assert!(last < seqno && seqno <= snapshot.1, "{last} {seqno} {snapshot:?}");
+                    last = seqno;
+                }
                 match event.what {
                     Change::CreateCollection => {
                         assert!(!copy.keys().any(|key| u32::from(key[0]) == event.collection));
@@ -462,10 +501,11 @@ proptest! {
 
     #[test]
     fn a_follower_has_what_there_was(
-        is_persistent in any::<bool>(),
+        (is_persistent, in_any_order) in any::<(bool, bool)>(),
         steps in proptest::collection::vec(step(), 1..400),
     ) {
         let mut world = World::new(is_persistent);
+        world.in_any_order = in_any_order;
         for step in &steps {
             world.run(step);
         }
@@ -594,5 +634,108 @@ fn who_comes_back_after_deletions_were_forgotten_begins_again() {
         world.open(start);
         world.settle();
         assert_eq!(world.begun_again, 1, "persistent: {is_persistent}");
+    }
+}
+
+/// A persistent bucket with so many keys that are flushed, whose followers take any order.
+fn flushed(keys: u16) -> World {
+    let mut world = World::new(true);
+    world.in_any_order = true;
+    for key in 0..keys {
+        world.run(&Step::Set { key, len: if key == 0 { 33_000 } else { 50 } });
+    }
+    world.write();
+    world
+}
+
+#[test]
+fn what_is_in_memory_comes_first_and_in_no_order() {
+    let mut world = flushed(300);
+    world.run(&Step::Collection);
+    world.run(&Step::Set { key: 3, len: 10 });
+    world.run(&Step::Remove { key: 8 });
+    world.run(&Step::Prepare { key: 9 });
+    world.write();
+    world.run(&Step::Set { key: 5, len: 10 });
+    let high_seqno = world.high_seqno();
+    world.open(0);
+    let mut stream = world.stream.take().unwrap();
+    let mut seen = Vec::new();
+    loop {
+        let advanced = stream.advance(&mut world.cx, 700, &mut |event| {
+            seen.push(match event {
+                Event::Snapshot { start, end } => panic!("a snapshot in order, {start} {end}"),
+                Event::Version(version) => (format!("{:?}", version.kind), version.seqno),
+                Event::System(seqno, event) => (format!("{:?}", event.what), seqno),
+                Event::Advanced(seqno) => panic!("{seqno} is told by the end"),
+                Event::OutOfOrder => ("begins".to_owned(), 0),
+                Event::OrderedFrom(seqno) => ("ends".to_owned(), seqno),
+            });
+        });
+        match advanced {
+            Advanced::Idle if !stream.is_reading() => break,
+            Advanced::OnDisk => read_on(&mut stream, &mut world.cx),
+            Advanced::Idle | Advanced::More => {
+                let now = world.cx.now;
+                PieceReader::default().turn(&mut world.cx, &mut || now);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let kinds: Vec<&str> = seen.iter().map(|(kind, _)| &**kind).collect();
+    assert_eq!(kinds[..2], ["begins", "CreateCollection"]);
+    let documents = world.content.len();
+    assert!(kinds[2..][..documents].iter().all(|kind| *kind == "Document"), "{kinds:?}");
+    assert_eq!(kinds[2 + documents..], ["Deletion", "Prepare", "ends"]);
+    assert!(!seen[2..][..documents].is_sorted_by_key(|(_, seqno)| *seqno));
+    assert_eq!(seen.last().unwrap().1, high_seqno);
+}
+
+/// A walk meets everything once, whatever becomes of the table meanwhile.
+#[test]
+fn a_walk_outlives_what_is_split_and_merged() {
+    const MANY: u16 = 3000;
+    for grows in [true, false] {
+        for before in [0, 1, 20, 60] {
+            let mut world = flushed(MANY);
+            world.open(0);
+            for _ in 0..before {
+                world.run(&Step::Read { room: 700 });
+            }
+            for key in 0..MANY {
+                if grows {
+                    world.run(&Step::Set { key: MANY + key * 3, len: 10 });
+                    world.run(&Step::Set { key: MANY + key * 3 + 1, len: 10 });
+                } else if key % 16 > 0 {
+                    world.run(&Step::Remove { key });
+                }
+                if key % 100 == 0 {
+                    world.run(&Step::Read { room: 700 });
+                }
+            }
+            world.settle();
+            assert_eq!((world.walks, world.begun_again), (1, 0));
+        }
+    }
+}
+
+/// What is on disk only follows what is in memory: all of it, if that is most.
+#[test]
+fn what_is_ejected_comes_from_disk() {
+    for (written_again, before) in [(0, 0), (1000, 0), (1000, 5), (2990, 0), (2990, 30)] {
+        let mut world = flushed(3000);
+        world.run(&Step::Eject);
+        for key in 0..written_again {
+            world.run(&Step::Set { key, len: 30 });
+        }
+        world.write();
+        for _ in 0..before {
+            world.run(&Step::Read { room: 1000 });
+        }
+        if before > 0 {
+            world.run(&Step::Eject);
+        }
+        world.settle();
+        assert_eq!((world.walks, world.begun_again), (1, 0));
     }
 }

@@ -1,8 +1,8 @@
 // Follows a bucket from its checkpoint to what is there now, and writes the next checkpoint.
-// usage: stream CONNECTION USER PASSWORD BUCKET CHECKPOINT [HALT]
+// usage: stream [-unordered] CONNECTION USER PASSWORD BUCKET CHECKPOINT [HALT]
 //
 // The checkpoint holds, for each vBucket, where the stream is and what documents there are. With HALT the program stops
-// after this many events, wherever the streams are then.
+// after this many events, wherever the streams are then. With -unordered it takes snapshots in no order.
 package main
 
 import (
@@ -29,6 +29,8 @@ const (
 type Place struct {
 	UUID, Seqno, Start, End uint64
 	Documents               map[string]string
+	// A snapshot in no order comes.
+	unordered bool
 }
 
 type follower struct {
@@ -37,6 +39,7 @@ type follower struct {
 	left       map[uint16]bool
 	done       chan struct{}
 	rolledBack int
+	unordered  int
 	events     atomic.Int64
 	halt       int64
 	stopped    atomic.Bool
@@ -62,10 +65,13 @@ func (f *follower) note(vb uint16, seqno uint64, apply func(place *Place)) {
 		return
 	}
 	place := &f.places[vb]
-	if seqno <= place.Seqno || seqno > place.End {
+	if place.unordered {
+		place.Seqno = max(place.Seqno, seqno)
+	} else if seqno <= place.Seqno || seqno > place.End {
 		log.Fatalf("vBucket %d: seqno %d after %d in the snapshot %d-%d", vb, seqno, place.Seqno, place.Start, place.End)
+	} else {
+		place.Seqno = seqno
 	}
-	place.Seqno = seqno
 	apply(place)
 	if f.events.Add(1) == f.halt {
 		f.stop()
@@ -120,7 +126,25 @@ func (f *follower) FlushCollection(gocbcore.DcpCollectionFlush)         {}
 func (f *follower) CreateScope(gocbcore.DcpScopeCreation)               {}
 func (f *follower) DeleteScope(gocbcore.DcpScopeDeletion)               {}
 func (f *follower) ModifyCollection(gocbcore.DcpCollectionModification) {}
-func (f *follower) OSOSnapshot(gocbcore.DcpOSOSnapshot)                 { log.Fatal("not asked for") }
+
+func (f *follower) OSOSnapshot(snapshot gocbcore.DcpOSOSnapshot) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped.Load() {
+		return
+	}
+	place := &f.places[snapshot.VbID]
+	begins := snapshot.SnapshotType == 1
+	if begins == place.unordered || begins && place.Seqno > 0 {
+		log.Fatalf("vBucket %d: a snapshot of type %d at seqno %d", snapshot.VbID, snapshot.SnapshotType, place.Seqno)
+	}
+	place.unordered = begins
+	if begins {
+		f.unordered++
+	} else {
+		place.Start, place.End = place.Seqno, place.Seqno
+	}
+}
 
 // open begins a vBucket's stream where its place is; if the node says so, further back.
 func (f *follower) open(agent *gocbcore.DCPAgent, vb uint16, until gocbcore.SeqNo) {
@@ -159,6 +183,10 @@ func (f *follower) open(agent *gocbcore.DCPAgent, vb uint16, until gocbcore.SeqN
 }
 
 func main() {
+	unordered := os.Args[1] == "-unordered"
+	if unordered {
+		os.Args = os.Args[1:]
+	}
 	f := &follower{places: make([]Place, vbuckets), left: map[uint16]bool{}, done: make(chan struct{}), halt: -1}
 	for vb := range f.places {
 		f.places[vb].Documents = map[string]string{}
@@ -177,6 +205,7 @@ func main() {
 	config.IoConfig.UseCollections = true
 	config.SecurityConfig.Auth = gocbcore.PasswordAuthProvider{Username: os.Args[2], Password: os.Args[3]}
 	config.DCPConfig.BufferSize = 1 << 20
+	config.DCPConfig.UseOSOBackfill = unordered
 	agent, err := gocbcore.CreateDcpAgent(&config, "dormouse-test", memd.DcpOpenFlagProducer)
 	must(err)
 	ready := make(chan error, 1)
@@ -220,10 +249,16 @@ func main() {
 		}
 	}
 	f.mu.Lock()
+	for vb := range f.places {
+		// Of a part of what has no order nothing counts.
+		if f.places[vb].unordered {
+			f.places[vb] = Place{Documents: map[string]string{}}
+		}
+	}
 	text, err := json.Marshal(f.places)
 	must(err)
 	must(os.WriteFile(os.Args[5], text, 0o600))
-	fmt.Printf("{\"events\": %d, \"streams\": %d, \"rolled_back\": %d}\n", f.events.Load(), len(open), f.rolledBack)
+	fmt.Printf("{\"events\": %d, \"streams\": %d, \"rolled_back\": %d, \"unordered\": %d}\n", f.events.Load(), len(open), f.rolledBack, f.unordered)
 	f.mu.Unlock()
 	must(agent.Close())
 }

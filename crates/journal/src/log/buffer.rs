@@ -105,15 +105,21 @@ pub(super) fn read_up_to<F: File>(
 ) -> io::Result<()> {
     // Not cleared first: zeros are written only where the buffer was never used.
     bytes.resize(length, 0);
+    let filled = fill(file, offset, bytes)?;
+    bytes.truncate(filled);
+    Ok(())
+}
+
+/// Fills a place with what is in the file from `offset` on. Returns how many bytes: fewer if the file ends before.
+pub(super) fn fill<F: File>(file: &F, offset: u64, place: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
-    while let Some(place) = bytes.get_mut(filled..).filter(|place| !place.is_empty()) {
-        match file.read_at(place, offset + filled as u64) {
+    while let Some(rest) = place.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset + filled as u64) {
             Ok(0) => break,
             Ok(read) => filled += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-    bytes.truncate(filled);
-    Ok(())
+    Ok(filled)
 }

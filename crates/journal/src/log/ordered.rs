@@ -8,15 +8,30 @@
 //! Between two pieces nothing is kept but the last seqno: compaction may move everything meanwhile. A record that was
 //! there when a piece began is in one segment or, after compaction, in a newer one.
 
-use super::buffer::read_up_to;
+use super::buffer::fill;
 use super::damage::Part;
 use super::reader::{ReadError, Reader, damaged};
-use super::record::{Record, RecordHeader};
+use super::record::{Kind, Record, RecordHeader};
 use super::run::{RUN_HEADER_BYTES, Run};
 use super::segment::Segment;
 use crate::Disk;
 use std::io;
 use std::sync::Arc;
+
+/// Most records that are shown at once.
+pub const SHOWN_MOST: usize = 32;
+
+/// Which records of a vBucket are shown.
+pub struct Wanted<'a> {
+    /// The vBucket's number.
+    pub vbucket: u16,
+    /// Records have seqnos above this one,
+    pub after: u64,
+    /// and up to this one.
+    pub end: u64,
+    /// Returns true if a record of this kind, datatype and seqno is wanted. States never are.
+    pub which: &'a dyn Fn(Kind, u8, u64) -> bool,
+}
 
 /// Where a record lies in the bytes of a piece.
 struct Place {
@@ -36,34 +51,31 @@ struct Read<D: Disk> {
 }
 
 impl<D: Disk> Reader<D> {
-    /// Shows the records of a vBucket with seqnos above `after`, up to `end`, in their order: about `room` bytes of
-    /// runs. Returns the seqno up to which all have been shown. `piece` is kept for its memory.
+    /// Shows the wanted records of a vBucket in the order of their seqnos, up to [`SHOWN_MOST`] at once: about `room`
+    /// bytes of runs. Returns the seqno up to which all have been shown. `piece` is kept for its memory.
     pub fn read_in_order(
         &self,
-        vbucket: u16,
-        after: u64,
-        end: u64,
+        wanted: &Wanted<'_>,
         room: usize,
         piece: &mut Vec<u8>,
-        show: &mut dyn FnMut(&Record<'_>),
+        show: &mut dyn FnMut(&[Record<'_>]),
     ) -> Result<u64, ReadError> {
         loop {
             let segments = self.catalogue().segments();
-            match read_piece(&segments, vbucket, (after, end), room, piece) {
+            match read_piece(&segments, wanted, room, piece) {
                 // Compacted away since the list was taken: what was live in it is in a newer one.
                 Err(ReadError::Io(error))
                     if error.kind() == io::ErrorKind::NotFound
                         && !Arc::ptr_eq(&segments, &self.catalogue().segments()) => {}
                 Err(error) => return Err(error),
                 Ok((reads, places, reached)) => {
-                    for place in places {
-                        let Some(read) = reads.get(place.run) else { continue };
-                        let offset = read.run.offset() + (place.at - read.at) as u64;
-                        let bytes = piece.get(place.at..).unwrap_or_default();
-                        match Record::decode(bytes, read.segment.origin, offset) {
-                            Some(record) => show(&record),
-                            None => return Err(damaged(&read.segment, vbucket, offset, Part::Record)),
+                    let mut records = Vec::with_capacity(places.len().min(SHOWN_MOST));
+                    for places in places.chunks(SHOWN_MOST) {
+                        records.clear();
+                        for place in places {
+                            records.push(decode(&reads, place, wanted.vbucket, piece)?);
                         }
+                        show(&records);
                     }
                     return Ok(reached);
                 }
@@ -72,15 +84,28 @@ impl<D: Disk> Reader<D> {
     }
 }
 
+fn decode<'p, D: Disk>(
+    reads: &[Read<D>],
+    place: &Place,
+    vbucket: u16,
+    piece: &'p [u8],
+) -> Result<Record<'p>, ReadError> {
+    let Some(read) = reads.get(place.run) else { unreachable!("a place is in a run that was read") };
+    let offset = read.run.offset() + (place.at - read.at) as u64;
+    let bytes = piece.get(place.at..).unwrap_or_default();
+    Record::decode(bytes, read.segment.origin, offset)
+        .ok_or_else(|| damaged(&read.segment, vbucket, offset, Part::Record))
+}
+
 type Piece<D> = (Vec<Read<D>>, Vec<Place>, u64);
 
 fn read_piece<D: Disk>(
     segments: &[Arc<Segment<D>>],
-    vbucket: u16,
-    (after, end): (u64, u64),
+    of: &Wanted<'_>,
     room: usize,
     piece: &mut Vec<u8>,
 ) -> Result<Piece<D>, ReadError> {
+    let Wanted { vbucket, after, end, which } = *of;
     let mut wanted = Vec::new();
     for segment in segments {
         let Some(runs) = segment.runs_between(vbucket, after, end)? else {
@@ -91,16 +116,19 @@ fn read_piece<D: Disk>(
     wanted.sort_unstable_by_key(|(_, run)| run.first);
     let (mut reads, mut bytes) = (Vec::new(), 0_usize);
     let mut reached = end;
-    piece.clear();
     for (segment, run) in wanted {
         // What begins before the next seqno has to be read in any case.
         if bytes >= room && run.first > after + 1 {
             reached = run.first - 1;
             break;
         }
+        let at = bytes;
         bytes += run.bytes as usize;
-        let at = piece.len();
-        read_run(segment, &run, piece)?;
+        // Not cleared first: zeros are written only where it was never used.
+        if piece.len() < bytes {
+            piece.resize(bytes, 0);
+        }
+        read_run(segment, &run, piece.get_mut(at..bytes).unwrap_or_default())?;
         reads.push(Read { segment: Arc::clone(segment), run, at });
     }
     let mut places = Vec::new();
@@ -115,8 +143,11 @@ fn read_piece<D: Disk>(
                 let offset = read.run.offset() + (at - read.at) as u64;
                 return Err(damaged(&read.segment, vbucket, offset, Part::Record));
             };
-            if !header.is_state() && after < header.seqno && header.seqno <= reached {
-                places.push(Place { seqno: header.seqno, run: number, at });
+            let seqno = header.seqno;
+            let is_in_range = !header.is_state() && after < seqno && seqno <= reached;
+            // What is no kind is damaged, and found so when it is decoded.
+            if is_in_range && header.kind().is_none_or(|kind| which(kind, header.datatype, seqno)) {
+                places.push(Place { seqno, run: number, at });
             }
             at += length;
         }
@@ -127,18 +158,16 @@ fn read_piece<D: Disk>(
     Ok((reads, places, reached))
 }
 
-/// Appends a run.
-fn read_run<D: Disk>(segment: &Segment<D>, run: &Run, piece: &mut Vec<u8>) -> Result<(), ReadError> {
+/// Reads a run into its place.
+fn read_run<D: Disk>(segment: &Segment<D>, run: &Run, place: &mut [u8]) -> Result<(), ReadError> {
     let bad = |offset| Err(damaged(segment, run.vbucket(), offset, Part::Run));
     if run.end() > segment.state().end {
         return bad(run.offset());
     }
-    let mut bytes = Vec::new();
-    read_up_to(segment.file()?, run.offset(), run.bytes as usize, &mut bytes)?;
-    let header = Run::read_header(&bytes, segment.origin, run.offset());
-    if bytes.len() < run.bytes as usize || header.is_none_or(|(found, _)| found != *run) {
+    let filled = fill(segment.file()?, run.offset(), place)?;
+    let header = Run::read_header(place, segment.origin, run.offset());
+    if filled < run.bytes as usize || header.is_none_or(|(found, _)| found != *run) {
         return bad(run.offset());
     }
-    piece.extend_from_slice(&bytes);
     Ok(())
 }

@@ -87,6 +87,7 @@ pub(super) struct RecordHeader {
     pub value_bytes: u32,
     pub kind_byte: u8,
     pub key_bytes: u8,
+    pub datatype: u8,
     pub seqno: u64,
 }
 
@@ -94,9 +95,14 @@ impl RecordHeader {
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields(bytes.get(..RECORD_HEADER_BYTES)?);
         let (checksum, value_bytes) = (fields.u32(), fields.u32());
-        let (kind_byte, key_bytes) = (fields.u8(), fields.u8());
+        let (kind_byte, key_bytes, datatype) = (fields.u8(), fields.u8(), fields.u8());
         let mut fields = Fields(bytes.get(28..)?);
-        Some(Self { checksum, value_bytes, kind_byte, key_bytes, seqno: fields.u48() })
+        Some(Self { checksum, value_bytes, kind_byte, key_bytes, datatype, seqno: fields.u48() })
+    }
+
+    /// What it says, as far as that can be told from what is not checked yet.
+    pub fn kind(&self) -> Option<Kind> {
+        Kind::from_byte(self.kind_byte & !COMMITTED_BIT)
     }
 
     /// The record's length in the file.

@@ -194,14 +194,14 @@ impl Bucket {
         Ok(())
     }
 
-    /// Makes a change that the active has made.
+    /// Makes a change that the active has made. Returns true if something is prepared, which may be to be acknowledged.
     pub fn copy(
         &self,
         cx: &mut ThreadContext,
         vb: VbId,
         of: CopyOf<'_>,
         foreign: &Foreign<'_>,
-    ) -> Result<(), NotCopied> {
+    ) -> Result<bool, NotCopied> {
         if foreign.seqno() > SEQNO_MOST {
             return Err(NotCopied::Broken("a seqno is too high"));
         }
@@ -234,7 +234,7 @@ impl Bucket {
             let (first, last) = copied.snapshot;
             let start = if locked.high_seqno() < last { start.min(first) } else { start };
             locked.set_copied(Copied { is_any: true, snapshot: (start, end) });
-            return Ok(());
+            return Ok(false);
         }
         let seqno = foreign.seqno();
         locked.check_order(copied, foreign)?;
@@ -278,11 +278,12 @@ impl Bucket {
             Foreign::Abort { .. } | Foreign::Advanced(_) => locked.advance(seqno),
             Foreign::System { uid, change, .. } => locked.copy_event(seqno, change.event(*uid)),
         }
+        let has_prepares = locked.has_prepares();
         drop(locked);
         if persists {
             self.hurry(vb);
         }
-        Ok(())
+        Ok(has_prepares)
     }
 
     /// Returns up to which seqno the active may count on this copy, if a prepare above `told` waits for that.

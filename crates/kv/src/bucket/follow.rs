@@ -7,22 +7,27 @@
 //!             └─ what is flushed and has none           from the journal, in pieces that a thread reads ([`Shelf`])
 //!   news     a letter when there is something new, or a piece has been read
 //! ```
+//! If the order does not matter, a walk comes first, over the documents that are in memory, wherever they are in the
+//! order; then the rest as above: deletions, and documents that are on disk only.
+//!
 //! Nothing is kept for a follower but its cursor, and at most one piece: what it has not read stays where it is.
+
+mod piece;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-use journal::log::{Kind as RecordKind, Record};
-
 use super::Bucket;
 use crate::collections::SystemEvent;
 pub use crate::index::StreamFigures;
-use crate::index::{Dirty, Followed, Forgotten, Header, Kind, SHADOW_AGE_S, Told, mark};
-use crate::lock_order::{Ranked, rank};
+use crate::index::{
+    Dirty, Followed, Forgotten, Header, Kind, Locked, SHADOW_AGE_S, Strolled, Taken, Told, Walk, hash_stored,
+    mark,
+};
 use crate::news::News;
-use crate::storage::{DELETED, EXPIRED};
 use crate::{PinnedValue, ThreadContext, Unavailable, VbId, VbState};
+pub(crate) use piece::{Piece, Shelf, Wanted};
 
 /// The highest seqno that there can be.
 pub(super) const SEQNO_MOST: u64 = (1 << 48) - 1;
@@ -30,6 +35,8 @@ pub(super) const SEQNO_MOST: u64 = (1 << 48) - 1;
 const HEAD_BYTES: usize = 64;
 /// Slices of 64 versions that are read under one hold of the lock.
 const SLICES: usize = 4;
+/// Parts of the table, of some 32 documents, that are walked over under one hold of the lock.
+const PARTS: usize = 8;
 /// After the last stream has ended, what makes it possible to go on is kept for this long: a consumer may come back.
 const LINGER_S: u32 = 300;
 /// An ephemeral bucket that is followed forgets deletions after this time, and looks for them this often.
@@ -68,6 +75,8 @@ pub struct Position {
     pub ignores_purged: bool,
     /// It follows the active of this term, and nobody else.
     pub term: Option<u64>,
+    /// If it has nothing, it takes the first snapshot in any order.
+    pub in_any_order: bool,
 }
 
 /// Why a vBucket cannot be followed from a position.
@@ -169,6 +178,10 @@ pub enum Event<'a> {
     System(u64, SystemEvent),
     /// Up to here there is nothing more: what had these seqnos is gone.
     Advanced(u64),
+    /// What follows is in no order, and each key is in it once.
+    OutOfOrder,
+    /// It ends here, and was everything up to this seqno.
+    OrderedFrom(u64),
 }
 
 /// How far a stream got.
@@ -207,6 +220,9 @@ pub struct Stream {
     cursor: u64,
     /// The snapshot that is being handed out.
     snapshot: Option<(u64, u64)>,
+    /// The first one may come in any order; then the walk that it begins with, up to its end.
+    in_any_order: bool,
+    walk: Option<Walk>,
     /// The changes of scopes and collections in it that were not handed out yet.
     events: VecDeque<Told>,
     disk: Disk,
@@ -219,102 +235,6 @@ enum Disk {
     Asked(Arc<Shelf>),
     /// One that is being handed out.
     Piece(Piece),
-}
-
-/// Where a piece of the journal is put for a stream.
-#[derive(Default)]
-pub(crate) struct Shelf(Ranked<Option<Result<Piece, ()>>, { rank::SHELF }>);
-
-/// Records of the journal, in the order of their seqnos.
-#[derive(Default)]
-pub(crate) struct Piece {
-    bytes: Vec<u8>,
-    records: Vec<Kept>,
-    /// How many have been handed out.
-    done: usize,
-    /// Everything up to here has been read.
-    reached: u64,
-}
-
-/// A record of a piece.
-struct Kept {
-    kind: VersionKind,
-    seqno: u64,
-    rev: u64,
-    cas: u64,
-    flags: u32,
-    expiry: u32,
-    datatype: u8,
-    level: u8,
-    committed: bool,
-    /// Where key and value are.
-    at: usize,
-    key_len: usize,
-    value_len: usize,
-}
-
-impl Shelf {
-    /// Puts a piece there; nothing, if the journal could not be read.
-    pub(crate) fn put(&self, piece: Option<Piece>) {
-        *self.0.lock() = Some(piece.ok_or(()));
-    }
-}
-
-impl Piece {
-    /// Appends a record. `datatype`: what is believed of it.
-    pub(crate) fn push(&mut self, record: &Record<'_>, datatype: u8) {
-        let is_shadow = record.datatype & DELETED != 0;
-        let kind = match record.kind {
-            RecordKind::Document if is_shadow => VersionKind::Deletion,
-            RecordKind::Document => VersionKind::Document,
-            RecordKind::Tombstone if record.level == EXPIRED => VersionKind::Expiration,
-            RecordKind::Tombstone => VersionKind::Deletion,
-            RecordKind::Prepare if is_shadow => VersionKind::PrepareDeletion,
-            RecordKind::Prepare => VersionKind::Prepare,
-            RecordKind::PrepareDelete => VersionKind::PrepareDeletion,
-            RecordKind::Abort => VersionKind::Abort,
-            RecordKind::State => return,
-        };
-        let Record { seqno, rev, cas, flags, level, committed, key, value, .. } = *record;
-        let expiry = record.expiry.saturating_sub(if is_shadow { SHADOW_AGE_S } else { 0 });
-        // Earlier versions wrote the prepare's CAS.
-        let is_seqno = kind != VersionKind::Abort || cas <= SEQNO_MOST;
-        let cas = if is_seqno { cas } else { 0 };
-        let (at, key_len, value_len) = (self.bytes.len(), key.len(), value.len());
-        self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(value);
-        let datatype = datatype & !DELETED;
-        self.records.push(Kept {
-            kind,
-            seqno,
-            rev,
-            cas,
-            flags,
-            expiry,
-            datatype,
-            level,
-            committed,
-            at,
-            key_len,
-            value_len,
-        });
-    }
-
-    /// Notes that everything up to a seqno has been read.
-    pub(crate) fn set_reached(&mut self, reached: u64) {
-        self.reached = reached;
-    }
-
-    /// Takes the next record.
-    fn next(&mut self) -> Option<Version<'_>> {
-        let kept = self.records.get(self.done)?;
-        self.done += 1;
-        let bytes = self.bytes.get(kept.at..kept.at + kept.key_len + kept.value_len).unwrap_or_default();
-        let (stored_key, value) = bytes.split_at_checked(kept.key_len).unwrap_or_default();
-        let Kept { kind, seqno, rev, cas, flags, expiry, datatype, level, committed, .. } = *kept;
-        let value = VersionValue::Bytes(value);
-        Some(Version { kind, seqno, rev, cas, flags, expiry, datatype, level, committed, stored_key, value })
-    }
 }
 
 impl<'a> Version<'a> {
@@ -401,6 +321,8 @@ impl Bucket {
                 end: position.end,
                 cursor: position.start,
                 snapshot: None,
+                in_any_order: position.in_any_order && position.start == 0,
+                walk: None,
                 events: VecDeque::new(),
                 disk: Disk::Nothing,
             }),
@@ -554,7 +476,7 @@ impl Stream {
     /// Returns the bytes of the piece of the journal that it holds.
     pub fn held_bytes(&self) -> usize {
         match &self.disk {
-            Disk::Piece(piece) => piece.bytes.capacity() + piece.records.capacity() * size_of::<Kept>(),
+            Disk::Piece(piece) => piece.held_bytes(),
             Disk::Nothing | Disk::Asked(_) => 0,
         }
     }
@@ -600,27 +522,72 @@ impl Stream {
             }
             let Some(end) = locked.begin_snapshot(self.number) else { return Advanced::Idle };
             self.events = locked.events_between(self.cursor, end).iter().copied().collect();
-            f(Event::Snapshot { start: self.cursor, end });
             self.snapshot = Some((self.cursor, end));
+            // What is in order in memory is as quickly read in it.
+            if std::mem::take(&mut self.in_any_order) && locked.is_to_be_read(self.cursor) {
+                self.walk = Some(locked.begin_walk(end));
+                f(Event::OutOfOrder);
+                // Collections come before their documents.
+                tell(&mut self.events, u64::MAX, f);
+            } else {
+                f(Event::Snapshot { start: self.cursor, end });
+                return self.advance_in_memory(&bucket, locked, room, f);
+            }
+        }
+        if self.walk.as_ref().is_some_and(|walk| !walk.is_done()) {
+            return self.walk_on(&bucket, cx, room, f);
         }
         match self.take_piece() {
             Err(advanced) => advanced,
             Ok(true) => self.advance_on_disk(&bucket, cx, room, f),
-            Ok(false) => self.advance_in_memory(&bucket, cx, room, f),
+            Ok(false) => self.advance_in_memory(&bucket, bucket.lock(cx, self.vb), room, f),
         }
     }
 
     /// Takes the piece that was asked for. Returns true if there is one to be handed out.
     fn take_piece(&mut self) -> Result<bool, Advanced> {
         if let Disk::Asked(shelf) = &self.disk {
-            let taken = shelf.0.lock().take();
-            match taken {
+            match shelf.take() {
                 None => return Err(Advanced::Idle),
                 Some(Ok(piece)) => self.disk = Disk::Piece(piece),
                 Some(Err(())) => return Err(Advanced::Unreadable),
             }
         }
         Ok(matches!(self.disk, Disk::Piece(_)))
+    }
+
+    /// Hands out documents that are in memory, in the order of the table.
+    fn walk_on(
+        &mut self,
+        bucket: &Bucket,
+        cx: &mut ThreadContext,
+        room: usize,
+        f: &mut dyn FnMut(Event<'_>),
+    ) -> Advanced {
+        let Some(walk) = &mut self.walk else { return Advanced::More };
+        let (mut left, mut is_long) = (room, false);
+        let mut locked = bucket.lock(cx, self.vb);
+        if locked.has_lost(self.number) {
+            return Advanced::Lost;
+        }
+        let strolled = locked.walk_on(walk, PARTS, |item| {
+            is_long = item.header.marks & mark::LARGE != 0 && !item.value.is_empty();
+            if left == 0 || is_long {
+                return false;
+            }
+            let version = Version::of(item, VersionValue::Bytes(item.value));
+            left = left.saturating_sub(version.bytes());
+            f(Event::Version(version));
+            true
+        });
+        if strolled == Strolled::Refused
+            && left > 0
+            && let Some(taken) = locked.take_refused(walk)
+        {
+            drop(locked);
+            hand_out(taken, f);
+        }
+        Advanced::More
     }
 
     fn advance_on_disk(
@@ -634,7 +601,7 @@ impl Stream {
         let mut left = room;
         while left > 0 {
             let Some(version) = piece.next() else {
-                let reached = piece.reached;
+                let reached = piece.reached();
                 self.disk = Disk::Nothing;
                 let mut locked = bucket.lock(cx, self.vb);
                 if locked.has_lost(self.number) {
@@ -646,16 +613,21 @@ impl Stream {
                 if let (Followed::Extended(later), Some((_, end))) = (followed, self.snapshot) {
                     self.events.extend(locked.events_between(end, later));
                 }
+                let is_newest = self.snapshot.is_some_and(|(_, end)| locked.high_seqno() == end);
                 drop(locked);
                 // Whoever goes on from there must have been told.
                 let told = tell(&mut self.events, reached.saturating_add(1), f);
                 self.cursor = self.cursor.max(told);
-                return self.settle(followed, reached, f);
+                return self.settle(followed, reached, is_newest, f);
             };
-            tell(&mut self.events, version.seqno, f);
-            left = left.saturating_sub(version.bytes());
             self.cursor = version.seqno;
-            f(Event::Version(version));
+            let is_told = version.kind == VersionKind::Document
+                && has_told(&self.walk, bucket, version.seqno, version.stored_key);
+            if !is_told {
+                tell(&mut self.events, version.seqno, f);
+                left = left.saturating_sub(version.bytes());
+                f(Event::Version(version));
+            }
         }
         Advanced::More
     }
@@ -663,16 +635,21 @@ impl Stream {
     fn advance_in_memory(
         &mut self,
         bucket: &Bucket,
-        cx: &mut ThreadContext,
+        mut locked: Locked<'_>,
         room: usize,
         f: &mut dyn FnMut(Event<'_>),
     ) -> Advanced {
-        let Some((start, mut end)) = self.snapshot else { return Advanced::More };
+        let Some((_, mut end)) = self.snapshot else { return Advanced::More };
         let (mut left, mut cursor, mut is_long, mut is_on_disk) = (room, self.cursor, false, false);
-        let mut locked = bucket.lock(cx, self.vb);
         let mut followed;
         loop {
             followed = locked.read_snapshot(self.number, SLICES, &mut |item| {
+                if matches!(item.header.kind, Kind::Document | Kind::Ejected)
+                    && has_told(&self.walk, bucket, item.header.seqno, item.stored_key)
+                {
+                    cursor = item.header.seqno;
+                    return true;
+                }
                 is_long = item.header.marks & mark::LARGE != 0 && !item.value.is_empty();
                 is_on_disk = item.header.kind == Kind::Ejected;
                 if left == 0 || is_long || is_on_disk {
@@ -691,49 +668,56 @@ impl Stream {
             if left == 0 {
                 break;
             }
-            (self.snapshot, end) = (Some((start, later)), later);
-            f(Event::Snapshot { start, end: later });
+            self.extend(later, f);
+            end = later;
         }
         self.cursor = cursor;
         if followed != Followed::Refused || left == 0 {
+            let is_newest = locked.high_seqno() == end;
             drop(locked);
-            return self.settle(followed, self.cursor, f);
+            return self.settle(followed, self.cursor, is_newest, f);
         }
         if is_on_disk {
             return Advanced::OnDisk;
         }
         if let Some(taken) = locked.take_next(self.number) {
-            let (header, level) = (taken.header, taken.as_dirty().level);
-            let stored_key = taken.as_dirty().stored_key.to_vec();
-            if let Some(pinned) = taken.into_pinned() {
-                drop(locked);
-                tell(&mut self.events, header.seqno, f);
-                let item = Dirty { header: &header, stored_key: &stored_key, value: &[], level };
-                f(Event::Version(Version::of(&item, VersionValue::Pinned(pinned))));
-                self.cursor = header.seqno;
-            }
+            drop(locked);
+            self.cursor = taken.header.seqno;
+            tell(&mut self.events, self.cursor, f);
+            hand_out(taken, f);
         }
         Advanced::More
     }
 
-    /// Notes how far a snapshot has been handed out: up to `reached`.
-    fn settle(&mut self, followed: Followed, reached: u64, f: &mut dyn FnMut(Event<'_>)) -> Advanced {
-        let Some((start, end)) = self.snapshot else { return Advanced::More };
+    /// Notes how far a snapshot has been handed out: up to `reached`. `is_newest`: nothing comes after it yet.
+    fn settle(
+        &mut self,
+        followed: Followed,
+        reached: u64,
+        is_newest: bool,
+        f: &mut dyn FnMut(Event<'_>),
+    ) -> Advanced {
+        let Some((_, end)) = self.snapshot else { return Advanced::More };
         match followed {
             Followed::Whole => {
                 let told = tell(&mut self.events, u64::MAX, f);
                 self.cursor = self.cursor.max(told);
-                if self.cursor < end {
+                if self.walk.take().is_some() {
+                    f(Event::OrderedFrom(end));
+                } else if self.cursor < end {
                     f(Event::Advanced(end));
                 }
                 self.cursor = end;
                 self.snapshot = None;
-                if end >= self.end { Advanced::Done } else { Advanced::More }
+                match () {
+                    () if end >= self.end => Advanced::Done,
+                    () if is_newest => Advanced::Idle,
+                    () => Advanced::More,
+                }
             }
             Followed::Extended(later) => {
                 self.cursor = self.cursor.max(reached);
-                self.snapshot = Some((start, later));
-                f(Event::Snapshot { start, end: later });
+                self.extend(later, f);
                 Advanced::More
             }
             Followed::Refused | Followed::Part => {
@@ -743,6 +727,17 @@ impl Stream {
             Followed::Flushed => Advanced::OnDisk,
             Followed::Lost => Advanced::Lost,
         }
+    }
+
+    /// Goes on with a snapshot that is torn, up to a later end; after one in no order with another, in order.
+    fn extend(&mut self, later: u64, f: &mut dyn FnMut(Event<'_>)) {
+        let Some((mut start, end)) = self.snapshot else { return };
+        if self.walk.take().is_some() {
+            start = end;
+            f(Event::OrderedFrom(end));
+        }
+        self.snapshot = Some((start, later));
+        f(Event::Snapshot { start, end: later });
     }
 
     /// Returns what is to be read from disk, and where to: up to a seqno. News come when it is there.
@@ -762,9 +757,26 @@ impl Stream {
             base,
             after: self.cursor,
             end: end.min(persisted_seqno),
+            documents: self.walk.as_ref().and_then(Walk::skipped).map(<[u64]>::to_vec),
             shelf,
             news: Arc::clone(&self.news),
         })
+    }
+}
+
+/// Returns true if the walk has handed out this document.
+fn has_told(walk: &Option<Walk>, bucket: &Bucket, seqno: u64, stored_key: &[u8]) -> bool {
+    let hash = || hash_stored(stored_key, &bucket.resources.secrets);
+    walk.as_ref().is_some_and(|walk| walk.has_told(seqno, hash))
+}
+
+/// Hands out a document with a large value.
+fn hand_out(taken: Taken, f: &mut dyn FnMut(Event<'_>)) {
+    let (header, level) = (taken.header, taken.as_dirty().level);
+    let stored_key = taken.as_dirty().stored_key.to_vec();
+    if let Some(pinned) = taken.into_pinned() {
+        let item = Dirty { header: &header, stored_key: &stored_key, value: &[], level };
+        f(Event::Version(Version::of(&item, VersionValue::Pinned(pinned))));
     }
 }
 
@@ -777,18 +789,6 @@ fn tell(events: &mut VecDeque<Told>, before: u64, f: &mut dyn FnMut(Event<'_>)) 
         last = seqno;
     }
     last
-}
-
-/// A piece of the journal that a stream waits for.
-pub(crate) struct Wanted {
-    pub(crate) bucket: Arc<Bucket>,
-    pub(crate) vb: VbId,
-    /// What seqnos on disk are above these.
-    pub(crate) base: u64,
-    pub(crate) after: u64,
-    pub(crate) end: u64,
-    pub(crate) shelf: Arc<Shelf>,
-    pub(crate) news: Arc<News>,
 }
 
 impl Drop for Stream {

@@ -524,13 +524,9 @@ impl Locked<'_> {
             if slots.is_empty() {
                 return Walked::ToTheEnd;
             }
-            let heap = &self.memory.resources.heap;
             let ahead = |at: usize| {
                 if let Some((_, location)) = slots.get(at) {
-                    let item = heap.address(*location).as_ptr();
-                    for line in 0..AHEAD_LINES {
-                        prefetch(item.wrapping_add(line * LINE_BYTES));
-                    }
+                    self.load_ahead(*location);
                 }
             };
             (0..AHEAD_ITEMS).for_each(ahead);
@@ -548,8 +544,17 @@ impl Locked<'_> {
         Walked::Slice
     }
 
+    /// Starts loading an item.
     #[inline]
-    fn hand_out(&self, location: Location, take: &mut impl FnMut(&Dirty<'_>) -> bool) -> bool {
+    pub(super) fn load_ahead(&self, location: Location) {
+        let item = self.memory.resources.heap.address(location).as_ptr();
+        for line in 0..AHEAD_LINES {
+            prefetch(item.wrapping_add(line * LINE_BYTES));
+        }
+    }
+
+    #[inline]
+    pub(super) fn hand_out(&self, location: Location, take: &mut impl FnMut(&Dirty<'_>) -> bool) -> bool {
         let item = self.item(location);
         // SAFETY: a live slot names a live item, and the lock is held as long as the parts are used.
         let (header, stored_key) = unsafe { (item.header(), item.stored_key()) };
@@ -585,7 +590,7 @@ impl Locked<'_> {
         taken
     }
 
-    fn taken(&self, location: Location) -> Taken {
+    pub(super) fn taken(&self, location: Location) -> Taken {
         let item = self.item(location);
         let mut taken = None;
         self.hand_out(location, &mut |dirty| {

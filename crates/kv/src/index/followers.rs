@@ -11,9 +11,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use journal::log::{Kind as RecordKind, Record};
 
 use super::durable::{Dirty, OnDisk, Taken, Walked};
+use super::hashing::hash_stored;
 use super::item::{Kind, collection_of};
 use super::order::SeqnoOrder;
 use super::table::Hand;
@@ -30,6 +32,9 @@ const ENDS_PART: usize = 8;
 const ENDS_UNTOLD: usize = 4096;
 /// As many are freed under one hold of the lock.
 const ENDS_SLICE: usize = 4 * SLICE_ITEMS;
+/// So many records are looked up at a time, and so many bytes of each item: header and key.
+const AHEAD: usize = 16;
+const AHEAD_BYTES: usize = 64;
 
 /// Where a stream is, as other threads see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -384,19 +389,34 @@ impl Locked<'_> {
         self.begin_snapshot(number).map_or(Followed::Whole, Followed::Extended)
     }
 
-    /// Returns true if a record of the journal is what there is, as far as a follower is concerned.
-    pub(crate) fn is_current(&self, record: &Record<'_>) -> bool {
-        let is_pending = || self.prepared(record.seqno).is_some();
+    /// Tells of records of the journal, in their order, whether each is what there is, as far as a follower is
+    /// concerned. Their places in memory are loaded ahead.
+    pub(crate) fn are_current(&self, records: &[Record<'_>], mut tell: impl FnMut(&Record<'_>, bool)) {
+        let resources = self.memory.resources;
+        for records in records.chunks(AHEAD) {
+            let hashes: ArrayVec<u64, AHEAD> =
+                records.iter().map(|record| hash_stored(record.key, &resources.secrets)).collect();
+            hashes.iter().for_each(|hash| self.root.prefetch_line(*hash));
+            hashes.iter().for_each(|hash| self.root.prefetch_item(&resources.heap, *hash, AHEAD_BYTES));
+            for (record, hash) in records.iter().zip(hashes) {
+                tell(record, self.is_current(record, hash));
+            }
+        }
+    }
+
+    fn is_current(&self, record: &Record<'_>, hash: u64) -> bool {
         if self.is_dropped(record.key) {
             return false;
         }
+        let seqno = record.seqno;
+        let current = || self.find_stored(record.key, hash).map(|present| self.header(present).seqno);
         match record.kind {
-            RecordKind::Prepare | RecordKind::PrepareDelete => is_pending(),
+            RecordKind::Prepare | RecordKind::PrepareDelete => self.prepared(seqno).is_some(),
             RecordKind::State => false,
-            _ if record.seqno <= self.state.flushed_seqno => false,
+            _ if seqno <= self.state.flushed_seqno => false,
             RecordKind::Abort => true,
-            RecordKind::Document => self.current_seqno(record.key) == Some(record.seqno),
-            RecordKind::Tombstone => self.current_seqno(record.key).is_none_or(|seqno| seqno == record.seqno),
+            RecordKind::Document => current() == Some(seqno),
+            RecordKind::Tombstone => current().is_none_or(|current| current == seqno),
         }
     }
 
@@ -416,6 +436,12 @@ impl Locked<'_> {
         Some(last)
     }
 
+    /// Returns true if what comes after a seqno has to be read from disk: it has no place in the order.
+    pub(crate) fn is_to_be_read(&self, cursor: u64) -> bool {
+        let is_in_order = self.state.order.as_ref().is_some_and(|order| order.floor() <= cursor);
+        !is_in_order && cursor < self.persisted_seqno()
+    }
+
     /// Hands out the next items of a follower's snapshot in seqno order, until `take` refuses one or `slices` times
     /// [`super::vbucket::SLICE_ITEMS`] are done.
     pub(crate) fn read_snapshot(
@@ -433,8 +459,7 @@ impl Locked<'_> {
             // Its last item was taken by itself, and may be flushed since.
             return self.end_snapshot(number);
         }
-        let is_in_order = self.state.order.as_ref().is_some_and(|order| order.floor() <= cursor);
-        if !is_in_order && cursor < self.persisted_seqno() {
+        if self.is_to_be_read(cursor) {
             return Followed::Flushed;
         }
         let flushed_seqno = self.state.flushed_seqno;

@@ -27,6 +27,7 @@ mod relocate;
 mod replay;
 mod table;
 pub(crate) mod vbucket;
+mod walk;
 mod wheel;
 
 pub use audit::Audit;
@@ -35,7 +36,7 @@ pub(crate) use cas::CAS_MOST;
 pub(crate) use compressing::{Block, Candidates, Passage};
 pub(crate) use dirty::DirtySet;
 pub use document::{Document, PinnedValue};
-pub(crate) use durable::{Dirty, OnDisk, SHADOW_AGE_S, Walked};
+pub(crate) use durable::{Dirty, OnDisk, SHADOW_AGE_S, Taken, Walked};
 #[cfg(test)]
 pub(crate) use events::Events;
 pub(crate) use events::Told;
@@ -52,3 +53,4 @@ pub(crate) use replay::{StateRecord, Stored};
 pub use table::Hand;
 pub(crate) use table::{HashPart, Memory, Resources, Retired};
 pub(crate) use vbucket::{Dead, Locked, NewValue, Present, VBucket};
+pub(crate) use walk::{Strolled, Walk};

@@ -129,6 +129,11 @@ impl Locked<'_> {
         })
     }
 
+    /// Returns true if anything is prepared.
+    pub(crate) fn has_prepares(&self) -> bool {
+        self.state.rare.as_ref().is_some_and(|rare| rare.prepares.is_some())
+    }
+
     /// Returns up to which seqno, at most `most`, all prepares are as durable here as their levels demand, if any of
     /// those above `told` is.
     pub(crate) fn acknowledgeable(&self, told: u64, most: u64) -> Option<u64> {

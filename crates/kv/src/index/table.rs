@@ -304,8 +304,9 @@ impl Directory {
     }
 }
 
+/// Returns the group of a hash in a table of so many groups.
 #[inline]
-fn group_of(hash: u64, groups: usize) -> usize {
+pub(super) fn group_of(hash: u64, groups: usize) -> usize {
     let mask = groups.next_power_of_two() - 1;
     let index = hash as usize & mask;
     if index < groups { index } else { index & (mask >> 1) }
@@ -660,6 +661,35 @@ impl Root {
         }
         let next = hand.group + 1;
         (next < directory.groups()).then_some(Hand { group: next })
+    }
+
+    /// Visits the items of what was group `part` when there were `parts` groups: each item belongs to one part,
+    /// whatever is split and merged meanwhile.
+    pub(crate) fn walk_part(
+        &self,
+        (part, parts): (usize, usize),
+        hash_of: impl Fn(Location) -> u64,
+        mut visit: impl FnMut(Location),
+    ) {
+        let Some(directory) = self.directory() else { return };
+        let groups = directory.groups();
+        let mut visit_group = |number: usize| {
+            let Some(group) = directory.group(number) else { return };
+            for index in 0..group.lines * LINE_SLOTS {
+                if let Some(location) = Slot(group.slot(index).load(Relaxed)).location()
+                    && (groups >= parts || group_of(hash_of(location), parts) == part)
+                {
+                    visit(location);
+                }
+            }
+        };
+        if groups < parts {
+            return visit_group(group_of(part as u64, groups));
+        }
+        // What was split from it since differs in higher bits of its number.
+        let step = (parts.next_power_of_two() / 2).max(1);
+        let of_part = |group: &usize| group_of(*group as u64, parts) == part;
+        (part..groups).step_by(step).filter(of_part).for_each(&mut visit_group);
     }
 
     /// Moves the block of a group, and with the first group also the directory's, if `is_sparse` returns true for the

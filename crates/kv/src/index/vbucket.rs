@@ -706,8 +706,7 @@ impl<'v> Locked<'v> {
 
     /// Frees the order if there is nothing that it could name.
     pub(super) fn clear_empty_order(&mut self) {
-        let has_prepares = self.state.rare.as_ref().is_some_and(|rare| rare.prepares.is_some());
-        let is_empty = self.state.table.items == 0 && !has_prepares && !self.leaves_ends();
+        let is_empty = self.state.table.items == 0 && !self.has_prepares() && !self.leaves_ends();
         if let Some(order) = self.state.order.as_mut().filter(|_| is_empty) {
             order.clear(&self.memory.resources.tenant, self.memory.cache);
         }

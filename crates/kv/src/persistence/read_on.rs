@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use journal::log::Record;
+use arrayvec::ArrayVec;
+use journal::log::{Record, SHOWN_MOST};
 
 use crate::follow::{Piece, Stream, Wanted};
 use crate::{NodeContext, Now, Outcome};
@@ -54,22 +55,23 @@ impl PieceReader {
         let persistence = bucket.persistence()?;
         let shard = persistence.shard_of(*vb)?;
         let mut piece = Piece::default();
-        let read = shard.reader.read_in_order(
-            vb.0,
-            base + after,
-            base + end,
-            PIECE_BYTES,
-            &mut self.runs,
-            &mut |record| {
-                let record = &Record { seqno: record.seqno.saturating_sub(*base), ..*record };
-                let locked = bucket.lock(cx, *vb);
-                // A vBucket that has begun anew has lost its streams.
-                if locked.base() == *base && locked.is_current(record) {
-                    drop(locked);
-                    piece.push(record, persistence.datatype(record.datatype));
-                }
-            },
-        );
+        let of_vbucket = |seqno: u64| seqno.saturating_sub(*base);
+        let which = |kind, datatype, seqno| wanted.wants(kind, datatype, of_vbucket(seqno));
+        let from_journal =
+            journal::log::Wanted { vbucket: vb.0, after: base + after, end: base + end, which: &which };
+        let read = shard.reader.read_in_order(&from_journal, PIECE_BYTES, &mut self.runs, &mut |records| {
+            let records: ArrayVec<Record<'_>, SHOWN_MOST> =
+                records.iter().map(|record| Record { seqno: of_vbucket(record.seqno), ..*record }).collect();
+            let locked = bucket.lock(cx, *vb);
+            // A vBucket that has begun anew has lost its streams.
+            if locked.base() == *base {
+                locked.are_current(&records, |record, is_current| {
+                    if is_current {
+                        piece.push(record, persistence.datatype(record.datatype));
+                    }
+                });
+            }
+        });
         match read {
             Ok(reached) => {
                 piece.set_reached(reached.saturating_sub(*base));

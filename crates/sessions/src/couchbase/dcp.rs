@@ -18,7 +18,7 @@ use wire::dcp::message::MarkerForm;
 use wire::dcp::{Filter, Malformed, Open, Place, StreamRequest, open, stream_request};
 
 pub(crate) use producer::Producer;
-use producer::{Opened, Wanted};
+use producer::{Opened, OutOfOrder, Wanted};
 
 use super::super::{Output, Peer};
 use super::answer::{Answer, Refusal};
@@ -178,8 +178,16 @@ fn set(producer: &mut Producer, name: &[u8], value: &str, has_snappy: bool) -> R
         | b"supports_hifi_MFU"
         | b"v7_dcp_status_codes" => drop(flag(value)?),
         b"enable_out_of_order_snapshots" => {
-            let allowed = ["true", "true_with_seqno_advanced", "false"];
-            one_of(value, &allowed, "The value must be true, true_with_seqno_advanced or false")?;
+            wanted.out_of_order = match value {
+                "true" => OutOfOrder::Taken,
+                "true_with_seqno_advanced" => OutOfOrder::TakenAndAdvanced,
+                "false" => OutOfOrder::Refused,
+                _ => {
+                    return Err(Refusal::invalid(
+                        "The value must be true, true_with_seqno_advanced or false",
+                    ));
+                }
+            };
         }
         b"backfill_order" => {
             one_of(value, &["round-robin", "sequential"], "The order must be round-robin or sequential")?;
@@ -248,8 +256,11 @@ pub(super) fn stream(
         let why = "Only a replica that names its term, and whose user may change the bucket, takes over";
         return answer.error(Status::NOT_SUPPORTED, why, out);
     }
-    let position = position(&bucket, vb, &wanted);
     let Some(producer) = peer.couchbase.producer.as_deref_mut() else { return };
+    let mut position = position(&bucket, vb, &wanted);
+    // What is wanted from disk is read in its order there.
+    position.in_any_order =
+        producer.wanted.out_of_order != OutOfOrder::Refused && !wanted.has(stream_request::flags::DISK_ONLY);
     match producer.begin(&bucket, place, &position, wanted.filter, takes_over, cx) {
         Ok(()) => {
             if producer.wanted.has_sync_writes && wanted.term.is_some() && may_change {
@@ -291,6 +302,7 @@ fn position(bucket: &Bucket, vb: VbId, wanted: &StreamRequest) -> Position {
         purged_seqno: wanted.purge_seqno,
         term: wanted.term,
         ignores_purged: wanted.has(stream_request::flags::IGNORE_PURGED_TOMBSTONES),
+        in_any_order: false,
     };
     if wanted.has(stream_request::flags::FROM_LATEST) {
         (position.start, position.snapshot) = (high_seqno, (high_seqno, high_seqno));

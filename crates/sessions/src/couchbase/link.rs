@@ -8,6 +8,7 @@
 //! flow-control buffer allows is sent meanwhile. What contradicts what came before ends its stream, which is asked for
 //! again after a while.
 
+mod ahead;
 mod foreign;
 mod handshake;
 
@@ -217,7 +218,7 @@ impl Link {
         let now_ms = cx.now.mono_ms();
         if self.stuck_until_ms.is_some_and(|until_ms| until_ms <= now_ms) {
             self.stuck_until_ms = None;
-            self.take(&[], cx);
+            self.take_on(&[], false, cx);
         }
         if self.ready_ms.is_some_and(|ready_ms| ready_ms + LASTING_MS <= now_ms) {
             self.note_use();
@@ -232,8 +233,12 @@ impl Link {
         self.failure.is_none()
     }
 
-    /// Takes what was received.
+    /// Takes what was received. Within a quiescence section.
     pub(crate) fn take(&mut self, input: &[u8], cx: &mut NodeContext) {
+        self.take_on(input, true, cx);
+    }
+
+    fn take_on(&mut self, input: &[u8], may_load: bool, cx: &mut NodeContext) {
         if !input.is_empty() {
             self.heard_ms = cx.now.mono_ms();
         }
@@ -242,13 +247,13 @@ impl Link {
         }
         let is_stuck = self.stuck_until_ms.is_some();
         if self.received.is_empty() && !is_stuck {
-            let taken = self.take_frames(input, cx);
+            let taken = self.take_frames(input, may_load, cx);
             self.received.extend_from_slice(input.get(taken..).unwrap_or_default());
         } else {
             self.received.extend_from_slice(input);
             if !is_stuck {
                 let received = std::mem::take(&mut self.received);
-                let taken = self.take_frames(&received, cx);
+                let taken = self.take_frames(&received, may_load, cx);
                 self.received = received;
                 self.received.drain(..taken);
                 self.looked = self.looked.saturating_sub(taken);
@@ -291,9 +296,12 @@ impl Link {
     }
 
     /// Takes whole frames. Returns how many bytes they have.
-    fn take_frames(&mut self, input: &[u8], cx: &mut NodeContext) -> usize {
-        let mut taken = 0;
+    fn take_frames(&mut self, input: &[u8], may_load: bool, cx: &mut NodeContext) -> usize {
+        let (mut taken, mut loaded) = (0, 0);
         while let Some(rest) = input.get(taken..).filter(|rest| rest.len() >= HEADER_LEN) {
+            if may_load && taken >= loaded {
+                loaded = taken + ahead::load(self.copier.bucket(), rest);
+            }
             let Some(head) = rest.first_chunk() else { break };
             let header = Header::decode(head);
             let length = HEADER_LEN + header.body_len as usize;
@@ -545,7 +553,7 @@ impl Link {
         let present = self.streams.get(&vb).filter(|it| it.opaque == request.header.opaque && it.is_begun);
         let Some(copying) = present else { return Ok(()) };
         let (term, takes_over) = (copying.term, copying.takes_over);
-        let (bucket, peer) = (Arc::clone(self.copier.bucket()), Arc::clone(self.copier.peer()));
+        let (bucket, peer) = (self.copier.bucket(), self.copier.peer());
         let foreign = match message {
             Message::StreamEnd(_) => {
                 self.streams.remove(&vb);
@@ -553,7 +561,7 @@ impl Link {
                 return Ok(());
             }
             Message::SetVBucketState(state) => {
-                let goes_on = takes_over && take_over(&bucket, (vb, term, &peer), u32::from(*state), cx);
+                let goes_on = takes_over && take_over(bucket, (vb, term, peer), u32::from(*state), cx);
                 if goes_on {
                     self.answer(&request.header);
                 } else {
@@ -565,9 +573,12 @@ impl Link {
             _ => foreign(message, cx)?,
         };
         self.check_collection(&foreign)?;
-        match bucket.copy(cx, VbId(vb), CopyOf { term, peer: &peer }, &foreign) {
-            Ok(()) => {
-                self.touched.insert(vb);
+        let of = CopyOf { term, peer: self.copier.peer() };
+        match self.copier.bucket().copy(cx, VbId(vb), of, &foreign) {
+            Ok(has_prepares) => {
+                if has_prepares {
+                    self.touched.insert(vb);
+                }
                 self.note_use();
                 if !self.refusals.is_empty() {
                     self.forget_retry(vb);

@@ -58,6 +58,16 @@ pub(super) struct Wanted {
     pub(super) compresses: bool,
     pub(super) keeps_user_xattrs: bool,
     pub(super) marker: MarkerForm,
+    pub(super) out_of_order: OutOfOrder,
+}
+
+/// Whether a consumer takes snapshots in no order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum OutOfOrder {
+    Refused,
+    Taken,
+    /// It is told their last seqno, if nothing in them has it.
+    TakenAndAdvanced,
 }
 
 impl Default for Wanted {
@@ -74,6 +84,7 @@ impl Default for Wanted {
             compresses: false,
             keeps_user_xattrs: false,
             marker: MarkerForm::V1,
+            out_of_order: OutOfOrder::Refused,
         }
     }
 }
@@ -100,6 +111,8 @@ enum TakeOver {
 /// A stream and what its messages need.
 struct Sending {
     stream: Stream,
+    /// It waits for its turn, because it may have something.
+    is_ready: bool,
     take_over: Option<TakeOver>,
     place: Place,
     filter: Filter,
@@ -129,10 +142,9 @@ pub(crate) struct Producer {
     news: Arc<News>,
     /// What others see of it.
     consumer: Arc<Consumer>,
-    streams: BTreeMap<Name, Sending>,
+    streams: BTreeMap<Name, Box<Sending>>,
     /// Streams that may have something, in the order of their turns.
     ready: VecDeque<Name>,
-    is_ready: BTreeSet<Name>,
     /// Streams that have to be read from disk, in the order of their turns, and the one that is.
     on_disk: VecDeque<Name>,
     is_on_disk: BTreeSet<Name>,
@@ -166,7 +178,6 @@ impl Producer {
             bucket: Arc::clone(bucket),
             streams: BTreeMap::new(),
             ready: VecDeque::new(),
-            is_ready: BTreeSet::new(),
             on_disk: VecDeque::new(),
             is_on_disk: BTreeSet::new(),
             reading: None,
@@ -236,14 +247,15 @@ impl Producer {
         let (prepared, gone) = Default::default();
         let take_over = takes_over.then_some(TakeOver::Behind);
         let told = start;
-        let sending = Sending { stream, take_over, place, filter, prepared, gone, start, told };
-        self.streams.insert(name, sending);
+        let is_ready = false;
+        let sending = Sending { stream, is_ready, take_over, place, filter, prepared, gone, start, told };
+        self.streams.insert(name, Box::new(sending));
         self.make_ready(name);
         Ok(())
     }
 
     /// Takes a stream out of all lists.
-    fn remove(&mut self, name: &Name) -> Option<Sending> {
+    fn remove(&mut self, name: &Name) -> Option<Box<Sending>> {
         self.is_on_disk.remove(name);
         self.reading = self.reading.filter(|reading| reading != name);
         self.streams.remove(name)
@@ -275,7 +287,7 @@ impl Producer {
 
     /// Notes that the consumer has answered a change of state.
     pub(crate) fn state_answered(&mut self, opaque: u32, cx: &mut NodeContext) {
-        let of_opaque = |(_, sending): &(&Name, &mut Sending)| sending.place.opaque == opaque;
+        let of_opaque = |(_, sending): &(&Name, &mut Box<Sending>)| sending.place.opaque == opaque;
         let Some((name, sending)) = self.streams.iter_mut().find(of_opaque) else { return };
         let name = *name;
         match sending.take_over {
@@ -348,22 +360,24 @@ impl Producer {
     }
 
     fn make_ready(&mut self, name: Name) {
-        if self.is_ready.insert(name) {
+        if let Some(sending) = self.streams.get_mut(&name)
+            && !std::mem::replace(&mut sending.is_ready, true)
+        {
             self.ready.push_back(name);
         }
     }
 
     /// Takes note of the vBuckets that have something new.
     pub(crate) fn look_for_news(&mut self) {
-        let mut names = Vec::new();
-        self.news.take(|vb| {
-            names.extend(self.streams.range((vb.0, None)..=(vb.0, Some(u16::MAX))).map(|(name, _)| *name));
+        let Self { news, streams, ready, is_on_disk, .. } = self;
+        news.take(|vb| {
+            for (name, sending) in streams.range_mut((vb.0, None)..=(vb.0, Some(u16::MAX))) {
+                // What waits for its turn on disk goes on afterwards.
+                if !is_on_disk.contains(name) && !std::mem::replace(&mut sending.is_ready, true) {
+                    ready.push_back(*name);
+                }
+            }
         });
-        // What waits for its turn on disk goes on afterwards.
-        names.retain(|name| !self.is_on_disk.contains(name));
-        for name in names {
-            self.make_ready(name);
-        }
     }
 
     /// Bytes that the consumer has room for.
@@ -392,12 +406,13 @@ impl Producer {
         while turns > 0 && self.room() > 0 && out.len() - begun < most {
             turns -= 1;
             let Some(name) = self.ready.pop_front() else { break };
-            self.is_ready.remove(&name);
-            let Some(mut sending) = self.streams.remove(&name) else { continue };
             let room = usize::try_from(self.room()).unwrap_or(usize::MAX).min(TURN_BYTES);
-            let (advanced, is_over) = self.advance(&mut sending, room, cx, out);
-            if advanced == Advanced::Idle && !sending.stream.is_reading() {
-                self.go_on_taking_over(&mut sending, cx, out);
+            let Some((advanced, is_over)) = self.advance(&name, room, cx, out) else { continue };
+            let sending = self.streams.get(&name);
+            let is_reading = sending.is_some_and(|sending| sending.stream.is_reading());
+            let takes_over = sending.is_some_and(|sending| sending.take_over.is_some());
+            if takes_over && advanced == Advanced::Idle && !is_reading {
+                self.go_on_taking_over(&name, cx, out);
             }
             let end = match advanced {
                 _ if is_over => Some(EndReason::FilterEmpty),
@@ -407,22 +422,18 @@ impl Producer {
                 Advanced::StateChanged => Some(EndReason::StateChanged),
                 Advanced::Unreadable => Some(EndReason::BackfillFailed),
             };
-            if self.reading == Some(name) && !sending.stream.is_reading() {
+            if self.reading == Some(name) && !is_reading {
                 self.reading = None;
             }
-            match end {
-                None => drop(self.streams.insert(name, sending)),
-                Some(reason) => {
-                    self.send(&sending.place, &Message::StreamEnd(reason), out);
-                    self.remove(&name);
+            match (end, advanced) {
+                (Some(reason), _) => {
+                    if let Some(ended) = self.remove(&name) {
+                        self.send(&ended.place, &Message::StreamEnd(reason), out);
+                    }
                 }
-            }
-            match advanced {
-                Advanced::More if end.is_none() => self.make_ready(name),
-                Advanced::OnDisk if end.is_none() && self.is_on_disk.insert(name) => {
-                    self.on_disk.push_back(name)
-                }
-                _ => {}
+                (None, Advanced::More) => self.make_ready(name),
+                (None, Advanced::OnDisk) if self.is_on_disk.insert(name) => self.on_disk.push_back(name),
+                (None, _) => {}
             }
             self.read_on(cx);
         }
@@ -432,7 +443,8 @@ impl Producer {
     }
 
     /// Goes on with a take-over when the consumer has been sent everything.
-    fn go_on_taking_over(&mut self, sending: &mut Sending, cx: &mut NodeContext, out: &mut Output) {
+    fn go_on_taking_over(&mut self, name: &Name, cx: &mut NodeContext, out: &mut Output) {
+        let Some(sending) = self.streams.get_mut(name) else { return };
         let (state, next) = match sending.take_over {
             Some(TakeOver::Behind) => (VbState::Pending, TakeOver::Asked),
             // A start must not bring back what another node is now.
@@ -440,8 +452,9 @@ impl Producer {
             Some(TakeOver::Dead) => (VbState::Active, TakeOver::Told),
             Some(TakeOver::Asked | TakeOver::Told) | None => return,
         };
-        self.send(&sending.place, &Message::SetVBucketState(state.number() as u8), out);
         sending.take_over = Some(next);
+        let place = sending.place;
+        self.send(&place, &Message::SetVBucketState(state.number() as u8), out);
     }
 
     /// Has a piece of the next stream read from disk, unless one is being read: they take turns.
@@ -471,15 +484,19 @@ impl Producer {
         self.note_sent(out.len() - before);
     }
 
-    /// Appends what comes next in a stream. Returns also whether nothing more can come that it is to show.
+    /// Appends what comes next in a stream, if there is one. Returns also whether nothing more can come that it is to
+    /// show.
     fn advance(
         &mut self,
-        sending: &mut Sending,
+        name: &Name,
         room: usize,
         cx: &mut NodeContext,
         out: &mut Output,
-    ) -> (Advanced, bool) {
-        let Sending { stream, take_over: _, place, filter, prepared, gone, start, told } = sending;
+    ) -> Option<(Advanced, bool)> {
+        let sending = self.streams.get_mut(name)?;
+        let Sending { stream, is_ready, take_over: _, place, filter, prepared, gone, start, told } =
+            &mut **sending;
+        *is_ready = false;
         let before = out.len();
         let showing = Showing {
             flags: self.opened.flags,
@@ -513,7 +530,7 @@ impl Producer {
         let (items, is_over) = (messages.items, messages.is_over);
         self.consumer.figures.items_sent.fetch_add(items, Relaxed);
         self.note_sent(out.len() - before);
-        (advanced, is_over)
+        Some((advanced, is_over))
     }
 }
 
@@ -556,6 +573,14 @@ impl Messages<'_> {
             Event::Version(version) => self.put_version(version),
             Event::System(seqno, event) => self.put_change(seqno, event),
             Event::Advanced(_) => {}
+            Event::OutOfOrder => self.put_bare(&Message::OutOfOrder(true)),
+            Event::OrderedFrom(end) => {
+                if self.wanted.out_of_order == OutOfOrder::TakenAndAdvanced {
+                    self.tell_end(end);
+                }
+                *self.told = end;
+                self.put_bare(&Message::OutOfOrder(false));
+            }
         }
     }
 
@@ -623,7 +648,7 @@ impl Messages<'_> {
         self.out.bytes(&message.head(self.place));
         self.out.bytes(message.key());
         self.out.bytes(message.tail().as_ref());
-        *self.told = seqno;
+        *self.told = seqno.max(*self.told);
         if what == What::DropCollection {
             self.gone.insert(id);
             self.prepared.retain(|key, _| collection_id::split(key).is_none_or(|(of, _)| of != id));
@@ -663,7 +688,7 @@ impl Messages<'_> {
             }
         }
         self.items += 1;
-        *self.told = seqno;
+        *self.told = seqno.max(*self.told);
     }
 
     fn put_bare_with_key(&mut self, message: &Message<'_>) {

@@ -8,6 +8,7 @@ Commands come from the generators of the differential test: what is interesting 
 import hashlib
 import pathlib
 import struct
+from random import Random
 
 from . import dcp
 from .differential.scripts import random_script
@@ -115,6 +116,29 @@ def messages():
         yield request(opcode, key, value, extras, vbucket=5, framing=struct.pack(">BH", 0x22, 1))
 
 
+def told():
+    """What a node tells that is copied from, as the target `link` reads it: mostly in order."""
+    random = Random(24)
+    system_event = 10
+    for _ in range(60):
+        said = bytearray()
+        for vb in (0, 1):
+            # A marker, 250 seqnos long.
+            said += bytes([0x10 | vb, 0, 0, 250])
+        # Two collections, by manifests of their own.
+        for uid in (1, 2):
+            said += bytes([0x10, system_event, 0, 1, 96 + uid, 0, 3, 0, uid, 7 + uid])
+        for _ in range(random.randrange(5, 60)):
+            key = random.choice([b"\0", b"\0", b"\x08"]) + random.choice([b"a key", b"one", b"more", b"and this one"])
+            value = random.randbytes(random.choice([0, 3, 40]))
+            kind = random.choice([0, *[1] * 6, 4, 5, 6, 6, 7, 8, 9, 11, 12, 13])
+            number = random.choice([1, 1, 1, 2, 5, 200])
+            head = random.choice([0x00, 0x10, 0x10, 0x10]) | random.randrange(2)
+            said += bytes([head, kind, random.choice([0] * 8 + [205, 230])])
+            said += bytes([len(key)]) + key + bytes([len(value)]) + value + bytes([random.choice([0, 0, 0, 1, 2]), 1, number, 0]) if kind else bytes([number])
+        yield bytes(said)
+
+
 def inputs(kinds):
     """Single commands, and rounds of several."""
     for kind in kinds:
@@ -142,6 +166,7 @@ def main():
     print(f"json: {write('json', [bytes([n]) + one for one in JSON for n in (1, 3, 255)])} inputs")
     print(f"schema: {write('schema', schemas())} inputs")
     print(f"dcp: {write('dcp', messages())} inputs")
+    print(f"link: {write('link', told())} inputs")
     print(f"journal_segment: {write('journal_segment', segments())} inputs")
     # Two messages and the hash: the fuzzer's decoder reads the lengths from the end of the input.
     print(f"sasl: {write('sasl', [first + last + bytes([n]) for n, (first, last) in enumerate(SASL)])} inputs")

@@ -7,124 +7,21 @@ mod client;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use client::pair::{HEADER_LEN, Pair, To, VBUCKETS, frames_of};
 use client::{Client, Frame, frame, store_extras};
 use kv::follow::{Advanced, Event, Position, VersionKind};
 use kv::news::News;
-use kv::replication::Replication;
-use kv::{BucketSettings, Cookie, Node, NodeContext, RoleChange, VbId, VbState};
+use kv::{Cookie, NodeContext, RoleChange, VbId, VbState};
 use proptest::prelude::*;
-use sessions::{Output, Port};
 
-const VBUCKETS: u16 = 2;
 const SET: u8 = 0x01;
 const DELETE: u8 = 0x04;
 const GET: u8 = 0x00;
-const SET_VBUCKET: u8 = 0x3d;
 const NOOP: u8 = 0x5c;
 const SUBDOC_DICT_UPSERT: u8 = 0xc8;
 const RE_COMMIT: u16 = 0xa4;
-/// XATTR, XERROR, SelectBucket, JSON, UnorderedExecution.
-const FEATURES: [u16; 5] = [0x06, 0x07, 0x08, 0x0b, 0x0e];
-const HEADER_LEN: usize = 24;
-
-fn settings() -> BucketSettings {
-    BucketSettings { memory_bytes: 256 << 20, vbuckets: VBUCKETS, ..Default::default() }
-}
-
-fn named(node: &Node, name: &str) {
-    node.set_replication(Replication {
-        node: Some(name.into()),
-        user: "Administrator".into(),
-        password: "password".into(),
-        peers: Vec::new(),
-    });
-}
-
-/// What happens to what is said.
-type Between<'a> = &'a mut dyn FnMut(To, Vec<u8>) -> Vec<u8>;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum To {
-    Source,
-    Copy,
-}
-
-/// Node `a` with active vBuckets, and node `b` with their replicas.
-struct Pair {
-    writer: Client,
-    copy: Client,
-    ends: Option<(Client, Client)>,
-}
 
 impl Pair {
-    fn new() -> Self {
-        let mut writer = Client::before(Port::Couchbase, settings());
-        named(&writer.node, "a");
-        writer.open_bucket(&FEATURES);
-        let mut copy = Client::before(Port::Couchbase, settings());
-        named(&copy.node, "b");
-        copy.open_bucket(&FEATURES);
-        for vb in 0..VBUCKETS {
-            let role = br#"{"topology":[["a","b"]],"term":1}"#;
-            let answer = writer.ask(frame(SET_VBUCKET).vbucket(vb).extras(&[1]).value(role));
-            assert_eq!(answer.status, 0);
-            let change = RoleChange {
-                state: Some(VbState::Replica),
-                term: Some(1),
-                source: Some(Some("a".into())),
-                ..RoleChange::default()
-            };
-            let bucket = copy.node.bucket("default").unwrap();
-            bucket.set_role(&mut copy.cx, VbId(vb), change).unwrap();
-        }
-        Self { writer, copy, ends: None }
-    }
-
-    fn connect(&mut self) {
-        self.ends = None;
-        let source = self.writer.beside(1);
-        let link = Client::link(&self.copy.node, "a", self.writer.cx.now);
-        self.ends = Some((source, link));
-    }
-
-    /// Has both ends talk until neither has anything to say. Returns false if one of them has closed, or there
-    /// is no end to it.
-    fn talk(&mut self, between: Between<'_>) -> bool {
-        for _ in 0..2000 {
-            let Some((source, link)) = &mut self.ends else { return false };
-            self.writer.cx.end_batch();
-            let mut to_copy = source.messages();
-            let asked = between(To::Source, link.messages());
-            if !asked.is_empty() {
-                to_copy.extend(source.send_raw(&asked));
-            }
-            let told = between(To::Copy, to_copy);
-            if !told.is_empty() {
-                link.send_raw(&told);
-            }
-            if source.is_closed() || link.is_closed() {
-                return false;
-            }
-            if asked.is_empty() && told.is_empty() {
-                // What was refused is asked for again soon.
-                let soon_ms = link.cx.now.mono_ms() + 6_000;
-                if link.session.noop_due_ms().is_none_or(|due_ms| due_ms > soon_ms) {
-                    return true;
-                }
-                for client in [&mut *link, &mut *source, &mut self.writer, &mut self.copy] {
-                    client.cx.now.mono_us += 100_000;
-                    client.cx.now.unix_ns += 100_000_000;
-                }
-                let mut out = Output::default();
-                link.session.send_noop(&mut link.cx, &mut out);
-                let answers = source.send_raw(&client::bytes_of(out));
-                link.send_raw(&answers);
-            }
-        }
-        // What is refused again and again is asked for again and again.
-        false
-    }
-
     /// Writes some of everything; returns how many durable writes will be answered.
     fn write(&mut self, round: u32) -> usize {
         let set = |key: String, value: &[u8]| {
@@ -270,17 +167,6 @@ fn who_finds_no_room_answers_noops_and_goes_on() {
     bucket.set_budget(256 << 20);
     assert!(pair.talk(&mut |_, bytes| bytes));
     pair.assert_equal();
-}
-
-fn frames_of(mut bytes: &[u8]) -> Vec<Vec<u8>> {
-    let mut frames = Vec::new();
-    while let Some(length) = bytes.get(8..12) {
-        let length = HEADER_LEN + u32::from_be_bytes(length.try_into().unwrap()) as usize;
-        let (frame, rest) = bytes.split_at(length.min(bytes.len()));
-        frames.push(frame.to_vec());
-        bytes = rest;
-    }
-    frames
 }
 
 /// What is done to one of the frames.

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod pair;
 pub mod persistent;
 
 use std::sync::Arc;

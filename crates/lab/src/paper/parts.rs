@@ -48,7 +48,7 @@ pub const ALL: &[Part] = &[
         measures_dormouse: true,
         full: &["fragmentation", "--cases", "append"],
         quick: &["fragmentation", "--quick", "--cases", "append", "--heaps", "slab"],
-        took_s: [5400, 110],
+        took_s: [1500, 110],
     },
     Part {
         experiment: "e3",
@@ -80,7 +80,7 @@ pub const ALL: &[Part] = &[
             "--cases",
             "update1-mon,update2-mon,insert-mon,queue,size-one,size-each",
         ],
-        took_s: [5400, 130],
+        took_s: [1400, 130],
     },
     Part {
         experiment: "e6",

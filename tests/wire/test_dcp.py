@@ -487,7 +487,8 @@ def test_what_is_in_memory_may_come_in_no_order(node):
                 assert one.stream(VB, flags=flags).status == SUCCESS
                 assert isinstance(one.next(), Marker)
         with Dcp(node.kv, bucket, controls=UNORDERED) as one:
-            copy.seqno, copy.snapshot = 100, (100, 100)
+            copy.seqno -= 10
+            copy.snapshot = (copy.seqno, copy.seqno)
             assert begin(one, copy).status == SUCCESS
             assert isinstance(one.next(), Marker)
 

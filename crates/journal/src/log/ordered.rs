@@ -29,7 +29,8 @@ pub struct Wanted<'a> {
     pub after: u64,
     /// and up to this one.
     pub end: u64,
-    /// Returns true if a record of this kind, datatype and seqno is wanted. States never are.
+    /// Returns true if a record of this kind, datatype and seqno is wanted. States never are. What is not wanted is not
+    /// checked.
     pub which: &'a dyn Fn(Kind, u8, u64) -> bool,
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::Bucket;
 use super::follow::{Position, SEQNO_MOST, Version, VersionKind};
 use crate::collections::ForeignChange;
-use crate::index::{CAS_MOST, Header, Kind, Locked, PERSIST_TO_MAJORITY, SHADOW_AGE_S, mark};
+use crate::index::{CAS_MOST, Header, Kind, Locked, PERSIST_TO_MAJORITY, REV_MOST, SHADOW_AGE_S, mark};
 use crate::news::News;
 use crate::role::Role;
 use crate::storage::check_value;
@@ -326,7 +326,7 @@ fn check(version: &Version<'_>) -> Result<(), NotCopied> {
     if !is_named || version.stored_key.len() > crate::index::STORED_KEY_MAX {
         return Err(NotCopied::Broken("a key is not one"));
     }
-    if version.rev > SEQNO_MOST {
+    if version.rev > REV_MOST {
         return Err(NotCopied::Broken("a revision is too high"));
     }
     let has_section = version.datatype & wire::binary::datatype::XATTR != 0;

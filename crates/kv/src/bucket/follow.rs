@@ -10,7 +10,8 @@
 //! If the order does not matter, a walk comes first, over the documents that are in memory, wherever they are in the
 //! order; then the rest as above: deletions, and documents that are on disk only.
 //!
-//! Nothing is kept for a follower but its cursor, and at most one piece: what it has not read stays where it is.
+//! Nothing is kept for a follower but its cursor, during a walk the seqnos of a few documents, and at most one piece: what
+//! it has not read stays where it is.
 
 mod piece;
 
@@ -22,21 +23,22 @@ use super::Bucket;
 use crate::collections::SystemEvent;
 pub use crate::index::StreamFigures;
 use crate::index::{
-    Dirty, Followed, Forgotten, Header, Kind, Locked, SHADOW_AGE_S, Strolled, Taken, Told, Walk, hash_stored,
-    mark,
+    Dirty, Followed, Forgotten, Header, Kind, Locked, SHADOW_AGE_S, Taken, Told, Walk, hash_stored, mark,
 };
 use crate::news::News;
 use crate::{PinnedValue, ThreadContext, Unavailable, VbId, VbState};
 pub(crate) use piece::{Piece, Shelf, Wanted};
 
-/// The highest seqno that there can be.
-pub(super) const SEQNO_MOST: u64 = (1 << 48) - 1;
+/// The highest seqno that another node may tell: half of what there is room for is left.
+pub(super) const SEQNO_MOST: u64 = (1 << 47) - 1;
 /// Bytes of a message without key and value.
 const HEAD_BYTES: usize = 64;
 /// Slices of 64 versions that are read under one hold of the lock.
 const SLICES: usize = 4;
 /// Parts of the table, of some 32 documents, that are walked over under one hold of the lock.
 const PARTS: usize = 8;
+/// With more documents that are on disk only, for each vBucket, a walk over those in memory is not worth while.
+const EJECTED_MOST: u64 = 32;
 /// After the last stream has ended, what makes it possible to go on is kept for this long: a consumer may come back.
 const LINGER_S: u32 = 300;
 /// An ephemeral bucket that is followed forgets deletions after this time, and looks for them this often.
@@ -178,9 +180,9 @@ pub enum Event<'a> {
     System(u64, SystemEvent),
     /// Up to here there is nothing more: what had these seqnos is gone.
     Advanced(u64),
-    /// What follows is in no order, and each key is in it once.
+    /// What follows is in no order, and each document is in it once.
     OutOfOrder,
-    /// It ends here, and was everything up to this seqno.
+    /// That ends. It was everything up to this seqno; if a snapshot follows at once, together with it.
     OrderedFrom(u64),
 }
 
@@ -220,8 +222,9 @@ pub struct Stream {
     cursor: u64,
     /// The snapshot that is being handed out.
     snapshot: Option<(u64, u64)>,
-    /// The first one may come in any order; then the walk that it begins with, up to its end.
+    /// The first one may come in any order.
     in_any_order: bool,
+    /// If it does, until its end: what it has begun with.
     walk: Option<Walk>,
     /// The changes of scopes and collections in it that were not handed out yet.
     events: VecDeque<Told>,
@@ -331,6 +334,12 @@ impl Bucket {
 }
 
 impl Bucket {
+    /// Returns true if nearly all documents are in memory.
+    fn is_mostly_resident(&self) -> bool {
+        let (ejected_items, _) = self.dirty().map_or((0, 0), |dirty| dirty.ejected());
+        ejected_items <= EJECTED_MOST * u64::from(self.vbuckets())
+    }
+
     /// Notes that a stream has ended.
     fn unfollowed(&self) {
         if self.following.streams.fetch_sub(1, SeqCst) == 1 {
@@ -523,8 +532,11 @@ impl Stream {
             let Some(end) = locked.begin_snapshot(self.number) else { return Advanced::Idle };
             self.events = locked.events_between(self.cursor, end).iter().copied().collect();
             self.snapshot = Some((self.cursor, end));
-            // What is in order in memory is as quickly read in it.
-            if std::mem::take(&mut self.in_any_order) && locked.is_to_be_read(self.cursor) {
+            // What is in order in memory is as quickly read in it, and so is what is mostly on disk.
+            if std::mem::take(&mut self.in_any_order)
+                && locked.is_to_be_read(self.cursor)
+                && bucket.is_mostly_resident()
+            {
                 self.walk = Some(locked.begin_walk(end));
                 f(Event::OutOfOrder);
                 // Collections come before their documents.
@@ -565,13 +577,13 @@ impl Stream {
         f: &mut dyn FnMut(Event<'_>),
     ) -> Advanced {
         let Some(walk) = &mut self.walk else { return Advanced::More };
-        let (mut left, mut is_long) = (room, false);
+        let mut left = room;
         let mut locked = bucket.lock(cx, self.vb);
         if locked.has_lost(self.number) {
             return Advanced::Lost;
         }
-        let strolled = locked.walk_on(walk, PARTS, |item| {
-            is_long = item.header.marks & mark::LARGE != 0 && !item.value.is_empty();
+        let is_refused = locked.walk_on(walk, PARTS, |item| {
+            let is_long = item.header.marks & mark::LARGE != 0 && !item.value.is_empty();
             if left == 0 || is_long {
                 return false;
             }
@@ -580,7 +592,7 @@ impl Stream {
             f(Event::Version(version));
             true
         });
-        if strolled == Strolled::Refused
+        if is_refused
             && left > 0
             && let Some(taken) = locked.take_refused(walk)
         {
@@ -622,7 +634,7 @@ impl Stream {
             };
             self.cursor = version.seqno;
             let is_told = version.kind == VersionKind::Document
-                && has_told(&self.walk, bucket, version.seqno, version.stored_key);
+                && has_told(self.walk.as_ref(), bucket, version.seqno, version.stored_key);
             if !is_told {
                 tell(&mut self.events, version.seqno, f);
                 left = left.saturating_sub(version.bytes());
@@ -645,7 +657,7 @@ impl Stream {
         loop {
             followed = locked.read_snapshot(self.number, SLICES, &mut |item| {
                 if matches!(item.header.kind, Kind::Document | Kind::Ejected)
-                    && has_told(&self.walk, bucket, item.header.seqno, item.stored_key)
+                    && has_told(self.walk.as_ref(), bucket, item.header.seqno, item.stored_key)
                 {
                     cursor = item.header.seqno;
                     return true;
@@ -671,7 +683,7 @@ impl Stream {
             self.extend(later, f);
             end = later;
         }
-        self.cursor = cursor;
+        self.cursor = self.cursor.max(cursor);
         if followed != Followed::Refused || left == 0 {
             let is_newest = locked.high_seqno() == end;
             drop(locked);
@@ -709,10 +721,12 @@ impl Stream {
                 }
                 self.cursor = end;
                 self.snapshot = None;
-                match () {
-                    () if end >= self.end => Advanced::Done,
-                    () if is_newest => Advanced::Idle,
-                    () => Advanced::More,
+                if end >= self.end {
+                    Advanced::Done
+                } else if is_newest {
+                    Advanced::Idle
+                } else {
+                    Advanced::More
                 }
             }
             Followed::Extended(later) => {
@@ -733,7 +747,7 @@ impl Stream {
     fn extend(&mut self, later: u64, f: &mut dyn FnMut(Event<'_>)) {
         let Some((mut start, end)) = self.snapshot else { return };
         if self.walk.take().is_some() {
-            start = end;
+            (start, self.cursor) = (end, end);
             f(Event::OrderedFrom(end));
         }
         self.snapshot = Some((start, later));
@@ -765,9 +779,9 @@ impl Stream {
 }
 
 /// Returns true if the walk has handed out this document.
-fn has_told(walk: &Option<Walk>, bucket: &Bucket, seqno: u64, stored_key: &[u8]) -> bool {
+fn has_told(walk: Option<&Walk>, bucket: &Bucket, seqno: u64, stored_key: &[u8]) -> bool {
     let hash = || hash_stored(stored_key, &bucket.resources.secrets);
-    walk.as_ref().is_some_and(|walk| walk.has_told(seqno, hash))
+    walk.is_some_and(|walk| walk.has_told(seqno, hash))
 }
 
 /// Hands out a document with a large value.

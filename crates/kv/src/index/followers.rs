@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use journal::log::{Kind as RecordKind, Record};
+use journal::log::{Kind as RecordKind, Record, SHOWN_MOST};
 
 use super::durable::{Dirty, OnDisk, Taken, Walked};
 use super::hashing::hash_stored;
@@ -389,19 +389,20 @@ impl Locked<'_> {
         self.begin_snapshot(number).map_or(Followed::Whole, Followed::Extended)
     }
 
-    /// Tells of records of the journal, in their order, whether each is what there is, as far as a follower is
-    /// concerned. Their places in memory are loaded ahead.
-    pub(crate) fn are_current(&self, records: &[Record<'_>], mut tell: impl FnMut(&Record<'_>, bool)) {
+    /// Returns for each record of the journal whether it is what there is, as far as a follower is concerned. Their
+    /// places in memory are loaded ahead.
+    pub(crate) fn are_current(&self, records: &[Record<'_>]) -> ArrayVec<bool, SHOWN_MOST> {
         let resources = self.memory.resources;
+        let mut are_current = ArrayVec::new();
         for records in records.chunks(AHEAD) {
             let hashes: ArrayVec<u64, AHEAD> =
                 records.iter().map(|record| hash_stored(record.key, &resources.secrets)).collect();
             hashes.iter().for_each(|hash| self.root.prefetch_line(*hash));
             hashes.iter().for_each(|hash| self.root.prefetch_item(&resources.heap, *hash, AHEAD_BYTES));
-            for (record, hash) in records.iter().zip(hashes) {
-                tell(record, self.is_current(record, hash));
-            }
+            are_current
+                .extend(records.iter().zip(hashes).map(|(record, hash)| self.is_current(record, hash)));
         }
+        are_current
     }
 
     fn is_current(&self, record: &Record<'_>, hash: u64) -> bool {

@@ -41,6 +41,8 @@ const ACCESS_SHIFT: u32 = MARK_SHIFT + MARK_BITS;
 const SEQNO_BITS: u32 = 48;
 const KIND_BITS: u32 = 3;
 const REV_LOW_BITS: u32 = 12;
+/// The highest revision that is taken from elsewhere. One has 44 bits, and what is written here goes on from it.
+pub const REV_MOST: u64 = (1 << 43) - 1;
 const KIND_SHIFT: u32 = SEQNO_BITS;
 const COMMITTED: u64 = 1 << (KIND_SHIFT + KIND_BITS);
 const REV_SHIFT: u32 = KIND_SHIFT + KIND_BITS + 1;

@@ -5,16 +5,22 @@
 //!   parts    the groups that the table had when the walk began
 //!            ├ done ┤ part: up to `after` ├ to come ...
 //! ```
-//! Whatever is split and merged meanwhile, a document belongs to one part, by its hash: each is met once.
+//! Whatever is split and merged meanwhile, a document belongs to one part, by its hash: each is met once. Within a part
+//! they come in the order of their seqnos, so that a walk may end anywhere, and tells what it has handed out.
+
+use std::cmp::Ordering;
 
 use memory::Location;
 
 use super::durable::{Dirty, Taken};
 use super::item::{Kind, collection_of};
+use super::table::group_of;
 use super::vbucket::Locked;
 
-/// Ejected documents that are remembered; behind the part that exceeds it the walk ends.
-const SKIPPED_MOST: usize = 512;
+/// Ejected documents that are remembered; with more the walk ends.
+const SKIPPED_MOST: usize = 64;
+/// It also ends when the table has grown to so many times as many groups: each look at a part is at all of it.
+const GROWTH_MOST: u64 = 4;
 
 /// How far a walk is.
 #[derive(Debug)]
@@ -31,32 +37,24 @@ pub(crate) struct Walk {
     skipped: Vec<u64>,
 }
 
-/// How far a walk got.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Strolled {
-    /// It is done.
-    Done,
-    /// There is more.
-    Part,
-    /// To a document that was not taken.
-    Refused,
-}
-
 impl Walk {
     pub(crate) fn is_done(&self) -> bool {
         self.is_done
     }
 
-    /// Returns the seqnos of what it skipped, in their order, if it has met everything. It is done.
+    /// Returns the seqnos of what it skipped, in their order, if it has met everything. Only once it is done.
     pub(crate) fn skipped(&self) -> Option<&[u64]> {
         (self.part >= self.parts).then_some(&*self.skipped)
     }
 
-    /// Returns true if it has handed out the document with this seqno and hash. It is done.
+    /// Returns true if it has handed out the document with this seqno and hash. Only once it is done.
     pub(crate) fn has_told(&self, seqno: u64, hash: impl FnOnce() -> u64) -> bool {
-        seqno <= self.end
-            && self.skipped.binary_search(&seqno).is_err()
-            && (self.part >= self.parts || super::table::group_of(hash(), self.parts) < self.part)
+        let is_met = || match group_of(hash(), self.parts).cmp(&self.part) {
+            Ordering::Less => true,
+            Ordering::Equal => seqno <= self.after,
+            Ordering::Greater => false,
+        };
+        self.skipped.binary_search(&seqno).is_err() && (self.part >= self.parts || is_met())
     }
 }
 
@@ -67,18 +65,21 @@ impl Locked<'_> {
         Walk { parts, part: 0, after: 0, end, is_done: false, skipped: Vec::new() }
     }
 
-    /// Hands out the documents of so many parts, until `take` refuses one. Those without a value in memory are skipped.
+    /// Hands out the documents of so many parts, until `take` refuses one: then it returns true. Those without a value
+    /// in memory are skipped.
     pub(crate) fn walk_on(
         &self,
         walk: &mut Walk,
         parts: usize,
         mut take: impl FnMut(&Dirty<'_>) -> bool,
-    ) -> Strolled {
+    ) -> bool {
         for _ in 0..parts {
-            if walk.part >= walk.parts || walk.skipped.len() > SKIPPED_MOST {
+            let has_grown = self.root.groups() > walk.parts as u64 * GROWTH_MOST;
+            if walk.part >= walk.parts || walk.skipped.len() > SKIPPED_MOST || has_grown {
                 walk.skipped.sort_unstable();
+                walk.skipped.shrink_to_fit();
                 walk.is_done = true;
-                return Strolled::Done;
+                return false;
             }
             for (seqno, location) in self.next_of(walk) {
                 // SAFETY: the item is in the table and the lock is held.
@@ -88,13 +89,13 @@ impl Locked<'_> {
                 } else if !self.hand_out(location, &mut |item| {
                     !self.memory.resources.collections.has(collection_of(item.stored_key)) || take(item)
                 }) {
-                    return Strolled::Refused;
+                    return true;
                 }
                 walk.after = seqno;
             }
             (walk.part, walk.after) = (walk.part + 1, 0);
         }
-        Strolled::Part
+        false
     }
 
     /// Takes the document that was refused, for use without the lock.

@@ -64,12 +64,14 @@ impl PieceReader {
                 records.iter().map(|record| Record { seqno: of_vbucket(record.seqno), ..*record }).collect();
             let locked = bucket.lock(cx, *vb);
             // A vBucket that has begun anew has lost its streams.
-            if locked.base() == *base {
-                locked.are_current(&records, |record, is_current| {
-                    if is_current {
-                        piece.push(record, persistence.datatype(record.datatype));
-                    }
-                });
+            if locked.base() != *base {
+                return;
+            }
+            let are_current = locked.are_current(&records);
+            // Copying may take long.
+            drop(locked);
+            for (record, _) in records.iter().zip(are_current).filter(|(_, is_current)| *is_current) {
+                piece.push(record, persistence.datatype(record.datatype));
             }
         });
         match read {

@@ -257,10 +257,10 @@ pub(super) fn stream(
         return answer.error(Status::NOT_SUPPORTED, why, out);
     }
     let Some(producer) = peer.couchbase.producer.as_deref_mut() else { return };
-    let mut position = position(&bucket, vb, &wanted);
     // What is wanted from disk is read in its order there.
-    position.in_any_order =
+    let in_any_order =
         producer.wanted.out_of_order != OutOfOrder::Refused && !wanted.has(stream_request::flags::DISK_ONLY);
+    let position = Position { in_any_order, ..position(&bucket, vb, &wanted) };
     match producer.begin(&bucket, place, &position, wanted.filter, takes_over, cx) {
         Ok(()) => {
             if producer.wanted.has_sync_writes && wanted.term.is_some() && may_change {
@@ -302,7 +302,7 @@ fn position(bucket: &Bucket, vb: VbId, wanted: &StreamRequest) -> Position {
         purged_seqno: wanted.purge_seqno,
         term: wanted.term,
         ignores_purged: wanted.has(stream_request::flags::IGNORE_PURGED_TOMBSTONES),
-        in_any_order: false,
+        ..Position::default()
     };
     if wanted.has(stream_request::flags::FROM_LATEST) {
         (position.start, position.snapshot) = (high_seqno, (high_seqno, high_seqno));

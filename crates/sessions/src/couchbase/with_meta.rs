@@ -2,7 +2,8 @@
 //! RETURN_META, for clients that copy their own changes to another cluster.
 
 use kv::{
-    Compression, Expiry, KvError, Made, MadeKind, Mutation, NodeContext, Resolution, Store, StoreKind, Value,
+    Compression, Expiry, KvError, Made, MadeKind, Mutation, NodeContext, REV_MOST, Resolution, Store,
+    StoreKind, Value,
 };
 use wire::binary::{Opcode, Status, datatype};
 use wire::couchbase::Feature;
@@ -15,8 +16,6 @@ use super::answer::Refusal;
 use super::documents::{self, Operation};
 use super::{datatype_is_valid, json};
 
-/// The highest revision that is taken. In memory one has 44 bits, and what is written here goes on from it.
-const REV_MOST: u64 = (1 << 43) - 1;
 /// What RETURN_META does, by the number in its extras.
 const RETURN_SET: u32 = 1;
 const RETURN_ADD: u32 = 2;

@@ -256,9 +256,15 @@ impl Producer {
 
     /// Takes a stream out of all lists.
     fn remove(&mut self, name: &Name) -> Option<Box<Sending>> {
-        self.is_on_disk.remove(name);
+        if self.is_on_disk.remove(name) {
+            self.on_disk.retain(|one| one != name);
+        }
         self.reading = self.reading.filter(|reading| reading != name);
-        self.streams.remove(name)
+        let removed = self.streams.remove(name)?;
+        if removed.is_ready {
+            self.ready.retain(|one| one != name);
+        }
+        Some(removed)
     }
 
     /// Ends the streams that the user may not follow any more.
@@ -461,10 +467,7 @@ impl Producer {
     fn read_on(&mut self, cx: &mut NodeContext) {
         while self.reading.is_none() {
             let Some(name) = self.on_disk.pop_front() else { return };
-            // It may have ended, and begun again.
-            if !self.is_on_disk.remove(&name) {
-                continue;
-            }
+            self.is_on_disk.remove(&name);
             let Some(sending) = self.streams.get_mut(&name) else { continue };
             read_on(&mut sending.stream, cx);
             if sending.stream.is_reading() {

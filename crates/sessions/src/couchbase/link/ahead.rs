@@ -24,7 +24,12 @@ pub(super) fn load(bucket: &Bucket, input: &[u8]) -> usize {
         at += length;
         let is_change = matches!(
             header.opcode,
-            Opcode::DCP_MUTATION | Opcode::DCP_DELETION | Opcode::DCP_PREPARE | Opcode::DCP_COMMIT
+            Opcode::DCP_MUTATION
+                | Opcode::DCP_DELETION
+                | Opcode::DCP_EXPIRATION
+                | Opcode::DCP_PREPARE
+                | Opcode::DCP_COMMIT
+                | Opcode::DCP_ABORT
         );
         let key_at = HEADER_LEN + usize::from(header.extras_len);
         let key = rest.get(key_at..key_at + usize::from(header.key_len)).unwrap_or_default();

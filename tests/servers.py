@@ -7,11 +7,13 @@ chosen by the kernel, and reads the ports from DATA/endpoints.json, or without a
 Both are context managers. A child is only ever terminated by the process id that this file started.
 """
 
+import contextlib
 import ctypes
 import fnmatch
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -50,9 +52,11 @@ def memcached_binary():
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens at, below those that the system gives to clients: none of them takes it meanwhile."""
+    while True:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, 32_000)))
+            return probe.getsockname()[1]
 
 
 def split_address(address):

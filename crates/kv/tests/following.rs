@@ -637,8 +637,8 @@ fn who_comes_back_after_deletions_were_forgotten_begins_again() {
     }
 }
 
-/// A persistent bucket with three quarters of so many keys (the others' collection is not there), flushed, whose followers
-/// take any order.
+/// A persistent bucket with three quarters of so many keys (the others' collection is not there), flushed, whose
+/// followers take any order.
 fn flushed(keys: u16) -> World {
     let mut world = World::new(true);
     world.in_any_order = true;

@@ -10,8 +10,8 @@
 //! If the order does not matter, a walk comes first, over the documents that are in memory, wherever they are in the
 //! order; then the rest as above: deletions, and documents that are on disk only.
 //!
-//! Nothing is kept for a follower but its cursor, during a walk the seqnos of a few documents, and at most one piece: what
-//! it has not read stays where it is.
+//! Nothing is kept for a follower but its cursor, during a walk the seqnos of a few documents, and at most one piece:
+//! what it has not read stays where it is.
 
 mod piece;
 

@@ -17,9 +17,10 @@
 //! * Every group sizes itself to its items (load 0.62 to 0.875), the table splits at 36 to 43 items per group on
 //!   average: the load of the whole stays near 0.8 for any number of items. An empty table has no memory.
 //!
-//! Everything but [`Root::prefetch_line`] and [`Root::prefetch_item`] is called under the vBucket's lock. Those two may run
-//! ahead of it too, between [`memory::Quiescence::enter`] and `leave`; they read directory, entries and slots as relaxed
-//! atomics, take what they see as a hint, and never dereference an item. Replaced blocks are retired, not freed.
+//! Everything but [`Root::prefetch_line`] and [`Root::prefetch_item`] is called under the vBucket's lock. Those two may
+//! run ahead of it too, between [`memory::Quiescence::enter`] and `leave`; they read directory, entries and slots as
+//! relaxed atomics, take what they see as a hint, and never dereference an item. Replaced blocks are retired, not
+//! freed.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

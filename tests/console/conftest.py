@@ -22,13 +22,14 @@ def browser():
 class Page:
     """The page of a node, and everything that its console said."""
 
-    def __init__(self, browser, node, **options):
+    def __init__(self, browser, node, login="", **options):
+        """`login`: what the address begins with, such as `user:password@`."""
         self.context, self.said = browser.new_context(**options), []
         self.page = self.context.new_page()
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         host, port = node.http
-        self.page.goto(f"http://{host}:{port}/")
+        self.page.goto(f"http://{login}{host}:{port}/")
 
     def wait_live(self):
         self.page.wait_for_selector("#memory-table tbody tr.whole")

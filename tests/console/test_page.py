@@ -103,6 +103,10 @@ def test_it_tells_when_the_node_is_gone_and_comes_back(browser, open_page, tmp_p
         page.context.close()
 
 
+def test_an_address_may_name_a_user_and_a_password(node, open_page):
+    assert open_page(node, login="Administrator:password@").wait_live().said == []
+
+
 def test_a_login_is_asked_for_where_there_is_a_password(open_page, tmp_path):
     password = tmp_path / "password"
     password.write_text("open sesame\n")

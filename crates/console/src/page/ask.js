@@ -22,7 +22,7 @@ export async function ask(path, { method, form, json, raw = false, headers = {} 
   const options = { method: method ?? (body === undefined ? "GET" : "POST"), body, headers: { ...type, ...headers }, cache: "no-store" };
   let response, text;
   try {
-    response = await fetch(path, options);
+    response = await fetch(here(path), options);
     text = await response.text();
   } catch {
     throw new Error("the node does not answer");
@@ -30,6 +30,11 @@ export async function ask(path, { method, form, json, raw = false, headers = {} 
   const parsed = response.headers.get("Content-Type")?.startsWith("application/json") ? tried(text) : undefined;
   if (response.ok) return raw ? text : parsed ?? text;
   throw new Refused(response.status, response.status === 401 ? "a login is needed" : words(parsed) || text.trim() || response.statusText, parsed?.errors);
+}
+
+/** The address of a path. One relative to a page's that names a user and a password would be refused. */
+export function here(path) {
+  return new URL(path, location.origin);
 }
 
 function tried(text) {

@@ -1,5 +1,6 @@
 // One stream of events for all views, read with fetch so that the browser's login dialog appears where one is needed.
 
+import { here } from "./ask.js";
 import { element } from "./draw.js";
 
 const AGAIN_MS = [500, 1000, 2000, 5000];
@@ -59,7 +60,7 @@ export async function run() {
   for (let failures = 0; ; failures += 1) {
     const stop = new AbortController();
     try {
-      const response = await fetch("/events", { cache: "no-store", signal: stop.signal });
+      const response = await fetch(here("/events"), { cache: "no-store", signal: stop.signal });
       if (response.ok) {
         failures = 0;
         state("live", "live");

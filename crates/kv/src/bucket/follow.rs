@@ -583,8 +583,7 @@ impl Stream {
             return Advanced::Lost;
         }
         let is_refused = locked.walk_on(walk, PARTS, |item| {
-            let is_long = item.header.marks & mark::LARGE != 0 && !item.value.is_empty();
-            if left == 0 || is_long {
+            if left == 0 || item.is_long() {
                 return false;
             }
             let version = Version::of(item, VersionValue::Bytes(item.value));
@@ -652,7 +651,7 @@ impl Stream {
         f: &mut dyn FnMut(Event<'_>),
     ) -> Advanced {
         let Some((_, mut end)) = self.snapshot else { return Advanced::More };
-        let (mut left, mut cursor, mut is_long, mut is_on_disk) = (room, self.cursor, false, false);
+        let (mut left, mut cursor, mut is_on_disk) = (room, self.cursor, false);
         let mut followed;
         loop {
             followed = locked.read_snapshot(self.number, SLICES, &mut |item| {
@@ -662,9 +661,8 @@ impl Stream {
                     cursor = item.header.seqno;
                     return true;
                 }
-                is_long = item.header.marks & mark::LARGE != 0 && !item.value.is_empty();
                 is_on_disk = item.header.kind == Kind::Ejected;
-                if left == 0 || is_long || is_on_disk {
+                if left == 0 || is_on_disk || item.is_long() {
                     return false;
                 }
                 let version = Version::of(item, VersionValue::Bytes(item.value));

@@ -89,6 +89,13 @@ pub(crate) struct Dirty<'a> {
     pub(crate) level: u8,
 }
 
+impl Dirty<'_> {
+    /// Returns true if its value is so large that it is pinned in place for use without the lock, not copied.
+    pub(crate) fn is_long(&self) -> bool {
+        self.header.marks & mark::LARGE != 0 && !self.value.is_empty()
+    }
+}
+
 /// An unflushed item, for use without the lock.
 pub(crate) struct Taken {
     pub(crate) header: Header,
@@ -594,7 +601,7 @@ impl Locked<'_> {
         let item = self.item(location);
         let mut taken = None;
         self.hand_out(location, &mut |dirty| {
-            let value = if dirty.header.marks & mark::LARGE != 0 && !dirty.value.is_empty() {
+            let value = if dirty.is_long() {
                 let (tenant, size) = (&self.memory.resources.tenant, dirty.header.item_size());
                 // SAFETY: the item is large, linked, and the lock is held.
                 let pin = unsafe { Pin::new(tenant, item.0, size, ItemPtr::value_offset(dirty.header)) };

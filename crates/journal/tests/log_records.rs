@@ -84,6 +84,27 @@ fn opening_takes_the_mark_of_a_clean_end_away() {
     assert_eq!(replay(&opened).0.len(), 1);
 }
 
+/// What is written little needs little memory; a batch that fills the buffer makes it grow, once.
+#[test]
+fn a_buffer_grows_when_it_was_full() {
+    let disk = SimulatedDisk::new();
+    let (mut shard, mut buffer) = (open(&disk).shard, Buffer::default());
+    assert_eq!(buffer.held_bytes(), 0);
+    let value = [7; 1000];
+    for seqno in 1..=5 {
+        commit(&mut shard, &mut buffer, &[(0, document(seqno, b"few", &value))]).unwrap();
+        assert_eq!(buffer.held_bytes(), 64 << 10);
+    }
+    let large = vec![8; 500_000];
+    let mut many: Vec<_> = (6..=205).map(|seqno| (1, document(seqno, b"many", &value))).collect();
+    many.extend([(2, document(300, b"large", &large)), (2, document(301, b"larger", &large))]);
+    commit(&mut shard, &mut buffer, &many).unwrap();
+    assert_eq!((buffer.held_bytes(), buffer.capacity()), (1 << 20, 1 << 20));
+    let (found, damage) = replay(&open(&disk));
+    assert_eq!((found.len(), damage.len()), (5 + 200 + 2, 0));
+    assert!(found.values().all(|record| [1000, 500_000].contains(&record.value.len())));
+}
+
 #[test]
 fn full_segments_are_sealed_and_still_found() {
     let disk = SimulatedDisk::new();

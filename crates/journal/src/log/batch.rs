@@ -54,6 +54,7 @@ const LIST_KEPT: usize = 1024;
 
 impl<'a, D: Disk> Batch<'a, D> {
     pub(super) fn new(shard: &'a mut Shard<D>, buffer: &'a mut Buffer) -> Self {
+        buffer.hold();
         let (number, start, origin) = shard.begin_attempt(buffer);
         shard.batch_runs.clear();
         let base = start - buffer.bytes.len() as u64;
@@ -102,8 +103,14 @@ impl<'a, D: Disk> Batch<'a, D> {
         record.encode(&mut self.buffer.bytes, self.origin, offset);
     }
 
-    /// Writes out the buffer, which is then empty.
+    /// Writes out the buffer, since something does not fit. It is then empty, and what [`Self::fits_buffer`] fits.
     pub fn write_out(&mut self) -> Result<(), WriteError> {
+        self.write()?;
+        self.buffer.grow();
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), WriteError> {
         self.end_run();
         if !self.buffer.bytes.is_empty() {
             self.shard.write(&self.buffer.bytes, self.base)?;
@@ -115,7 +122,7 @@ impl<'a, D: Disk> Batch<'a, D> {
 
     /// Writes a record that is longer than the buffer, without copying its value.
     pub fn push_long(&mut self, record: &Record<'_>) -> Result<(), WriteError> {
-        self.write_out()?;
+        self.write()?;
         let length = u32::try_from(RUN_HEADER_BYTES + record.encoded_bytes());
         let length = length.map_err(|_| WriteError::too_long())?;
         let seqno = if record.kind == Kind::State { 0 } else { record.seqno };
@@ -123,7 +130,7 @@ impl<'a, D: Disk> Batch<'a, D> {
         self.buffer.bytes.extend_from_slice(&run.header(self.origin, self.number));
         let offset = self.base + RUN_HEADER_BYTES as u64;
         record.encode_without_value(&mut self.buffer.bytes, self.origin, offset);
-        self.write_out()?;
+        self.write()?;
         self.shard.write(record.value, self.base)?;
         self.base += record.value.len() as u64;
         self.shard.batch_runs.push(run);
@@ -158,7 +165,7 @@ impl<'a, D: Disk> Batch<'a, D> {
                 self.buffer.bytes.extend_from_slice(&run.entry());
             }
         }
-        self.write_out()?;
+        self.write()?;
         self.shard.settle(self.base, false)?;
         self.shard.max_cas = max_cas;
         self.shard.copy_mark = mark;

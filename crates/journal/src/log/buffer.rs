@@ -3,35 +3,58 @@
 use crate::File;
 use std::io;
 
-/// A buffer of fixed size, for any number of shards, one after another.
+/// A buffer for any number of shards, one after another. It takes no memory before its first use, and little while
+/// little is written.
 #[derive(Debug)]
 pub struct Buffer {
     /// When writing, what is not yet in the file; when reading, a piece of a file.
     pub(super) bytes: Vec<u8>,
     capacity: usize,
+    /// What it may hold now.
+    limit: usize,
 }
 
 /// Smaller ones could not hold a header of each kind.
 const CAPACITY_MIN: usize = 4096;
+/// Enough for a flush of some hundred small items.
+const LIMIT_FIRST: usize = 64 << 10;
 
 impl Buffer {
     /// The default size.
     pub const BYTES: usize = 1 << 20;
 
-    /// Creates a buffer of `bytes` bytes.
+    /// Creates a buffer of `bytes` bytes at most.
     pub fn new(bytes: usize) -> Self {
         let capacity = bytes.max(CAPACITY_MIN);
-        Self { bytes: Vec::with_capacity(capacity), capacity }
+        Self { bytes: Vec::new(), capacity, limit: capacity.min(LIMIT_FIRST) }
     }
 
     /// Bytes that still fit.
     pub(super) fn free(&self) -> usize {
-        self.capacity - self.bytes.len().min(self.capacity)
+        self.limit - self.bytes.len().min(self.limit)
     }
 
-    /// Bytes that fit when it is empty.
+    /// Bytes that fit at most when it is empty.
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Bytes of memory it takes now.
+    pub fn held_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Takes the memory for what may be written before it is full.
+    pub(super) fn hold(&mut self) {
+        self.bytes.reserve_exact(self.free());
+    }
+
+    /// Was full, and is empty now: from here on it holds as much as it may.
+    pub(super) fn grow(&mut self) {
+        if self.limit < self.capacity {
+            (self.bytes, self.limit) = (Vec::new(), self.capacity);
+            self.hold();
+        }
     }
 }
 

@@ -31,7 +31,7 @@ pub struct Flusher {
 
 impl Flusher {
     /// Creates the flusher of this number, below [`super::FLUSHERS`], with a buffer of so many bytes
-    /// ([`Buffer::BYTES`]).
+    /// at most ([`Buffer::BYTES`]).
     pub fn new(index: usize, buffer_bytes: usize) -> Self {
         Self { index, buffer_bytes, buffer: None, used_ms: 0, rests_ms: None }
     }
@@ -78,7 +78,7 @@ impl Flusher {
                 arm(idle_ms);
             }
         }
-        let buffer_bytes = self.buffer.as_ref().map_or(0, |buffer| buffer.capacity() as u64);
+        let buffer_bytes = self.buffer.as_ref().map_or(0, |buffer| buffer.held_bytes() as u64);
         cx.node.set_flush_buffer_bytes(self.index, buffer_bytes);
         cx.end_batch();
         next

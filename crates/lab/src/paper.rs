@@ -216,7 +216,9 @@ fn run_part(part: &Part, arguments: &PaperArgs, dormouse: &Path) -> Result<()> {
         }
         if last_line.elapsed() >= STILL_RUNNING {
             last_line = Instant::now();
-            say(&format!("{}: {} so far", part.name, minutes(begun.elapsed())));
+            let said = crate::study::text::said(&errors);
+            let step = said.lines().last().unwrap_or("nothing said yet");
+            say(&format!("{}: {} so far: {step}", part.name, minutes(begun.elapsed())));
         }
         thread::sleep(POLL);
     };
@@ -224,7 +226,8 @@ fn run_part(part: &Part, arguments: &PaperArgs, dormouse: &Path) -> Result<()> {
         bail!("{status}: {}", crate::study::text::said(&errors));
     }
     fs::rename(&unfinished, part.json(directory)).context("its results")?;
-    let _it_is_empty_mostly = fs::remove_file(errors);
+    // Only its progress.
+    let _ = fs::remove_file(errors);
     Ok(())
 }
 

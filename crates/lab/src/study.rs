@@ -269,7 +269,7 @@ struct Progress {
 
 impl Progress {
     fn new(runs: usize, seed: u64) -> Self {
-        let bar = crate::experiment::progress_bar(runs as u64);
+        let bar = crate::experiment::drawn_bar(runs as u64);
         let progress = Self { bar, start: Instant::now() };
         progress.say(&format!("{runs} runs, in the order of seed {seed}"));
         progress

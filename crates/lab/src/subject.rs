@@ -155,7 +155,8 @@ impl Start {
         std::iter::once(BUCKET.to_owned()).chain(further)
     }
 
-    fn bucket_kind(&self) -> &'static str {
+    /// The kind of its buckets.
+    pub fn bucket_kind(&self) -> &'static str {
         if self.durable { "persistent" } else { "ephemeral" }
     }
 }

@@ -11,7 +11,8 @@
 mod effect;
 
 use super::{
-    CoreArgs, SETTLE, Site, load, measure_until, memory_for, progress_bar, settle, verify, wait_until_flushed,
+    CoreArgs, Progress, SETTLE, Site, load, measure_until, memory_for, progress_bar, settle, verify,
+    wait_until_flushed,
 };
 use crate::client::{figure, statistics};
 use crate::driver::{Driver, Items, Plan};
@@ -26,7 +27,6 @@ use crate::subject::{Start, Subject};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use effect::Effect;
-use indicatif::ProgressBar;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -248,7 +248,7 @@ impl Run<'_> {
     }
 
     /// One start of one cell.
-    fn measure(&self, cell: Cell, round: u32, bar: &ProgressBar) -> Result<Sample> {
+    fn measure(&self, cell: Cell, round: u32, bar: &Progress) -> Result<Sample> {
         bar.set_message(format!(
             "metadata_thp {}, background_thread {}, {} {}",
             cell.metadata_thp,

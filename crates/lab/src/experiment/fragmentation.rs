@@ -14,7 +14,7 @@ mod findings;
 mod load;
 mod probe;
 
-use super::{BuildArgs, SETTLE, Site, SiteArgs, progress_bar, wait_until_flushed};
+use super::{BuildArgs, Progress, SETTLE, Site, SiteArgs, progress_bar, wait_until_flushed};
 use crate::machine;
 use crate::protocol::Protocol;
 use crate::report::Report;
@@ -23,7 +23,6 @@ use anyhow::{Context, Result, bail, ensure};
 use case::{Case, Sizes, Step};
 use clap::{Args, ValueEnum};
 use findings::Reading;
-use indicatif::ProgressBar;
 use load::Load;
 use probe::Probe;
 use serde::Serialize;
@@ -234,7 +233,7 @@ struct Round<'a> {
     case: Case,
     site: &'a Site,
     sizes: &'a Sizes,
-    bar: &'a ProgressBar,
+    bar: &'a Progress,
 }
 
 /// A server and the load on it.

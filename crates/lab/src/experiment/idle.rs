@@ -15,7 +15,7 @@
 mod persistent;
 mod sync_writes;
 
-use super::{Bench, Common, SETTLE, progress_bar, settle};
+use super::{Bench, Common, Progress, SETTLE, progress_bar, settle};
 use crate::client::Client;
 use crate::driver::{Driver, Items, Plan, Until};
 use crate::machine::BusyReading;
@@ -28,7 +28,6 @@ use crate::strace::{Counts, ThreadCalls, Trace, total};
 use crate::subject::{Kind, Server, Start, Subject};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use indicatif::ProgressBar;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -208,7 +207,7 @@ fn examine(
     arguments: &IdleArgs,
     silence: Duration,
     busy_connections: usize,
-    bar: &ProgressBar,
+    bar: &Progress,
 ) -> Result<Vec<Findings>> {
     let connections = arguments.connections;
     let mut examined = start_all(bench, arguments, busy_connections.max(connections), bar)?;
@@ -261,7 +260,7 @@ fn start_all<'a>(
     bench: &'a Bench,
     arguments: &IdleArgs,
     connections: usize,
-    bar: &ProgressBar,
+    bar: &Progress,
 ) -> Result<Vec<Examined<'a>>> {
     let mut examined = Vec::new();
     let mut with_more = None;

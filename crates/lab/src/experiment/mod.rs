@@ -23,9 +23,12 @@ use crate::report::Report;
 use crate::subject::{Kind, Server, Start, Subject};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use serde::Serialize;
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -318,12 +321,51 @@ impl Bench {
 }
 
 /// A progress bar of `steps` steps, drawn only on a terminal.
-pub fn progress_bar(steps: u64) -> ProgressBar {
+pub fn drawn_bar(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {pos}/{len} {wide_msg}") {
         bar.set_style(style.progress_chars("=> "));
     }
     bar
+}
+
+/// What a person sees of a built-in experiment meanwhile: a bar on a terminal, and lines in a log.
+pub struct Progress {
+    bar: ProgressBar,
+    /// When the last line was written, if there is no terminal.
+    said: Cell<Option<Instant>>,
+}
+
+/// Lines in a log are at least as far apart.
+const LINES_APART: Duration = Duration::from_secs(5);
+
+/// The progress of an experiment of `steps` steps.
+pub fn progress_bar(steps: u64) -> Progress {
+    Progress { bar: drawn_bar(steps), said: Cell::new(None) }
+}
+
+impl Progress {
+    /// Says what is done now.
+    pub fn set_message(&self, message: impl Into<Cow<'static, str>>) {
+        self.bar.set_message(message);
+        if self.bar.is_hidden() && self.said.get().is_none_or(|said| said.elapsed() >= LINES_APART) {
+            self.said.set(Some(Instant::now()));
+            let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
+            let elapsed = HumanDuration(self.bar.elapsed());
+            // Nobody may be listening.
+            let _ = writeln!(std::io::stderr(), "[{done}/{all}] {}, {elapsed:#}", self.bar.message());
+        }
+    }
+
+    /// Counts steps.
+    pub fn inc(&self, steps: u64) {
+        self.bar.inc(steps);
+    }
+
+    /// Takes the bar off the terminal.
+    pub fn finish_and_clear(&self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 /// A budget that holds this many items in any server without eviction.
@@ -421,7 +463,7 @@ pub fn wait_until_flushed(server: &Server) -> Result<BTreeMap<String, String>> {
 }
 
 /// Pauses and shows that in the bar.
-pub fn settle(bar: &ProgressBar, length: Duration) {
+pub fn settle(bar: &Progress, length: Duration) {
     bar.set_message(format!("settling {} s", length.as_secs()));
     thread::sleep(length);
 }

@@ -7,7 +7,8 @@
 //! everything is on disk.
 
 use super::{
-    Bench, Common, SETTLE, load, memory_for, progress_bar, settle, start_for, verify, wait_until_flushed,
+    Bench, Common, Progress, SETTLE, load, memory_for, progress_bar, settle, start_for, verify,
+    wait_until_flushed,
 };
 use crate::machine;
 use crate::process::{self, Memory};
@@ -16,7 +17,6 @@ use crate::report::{Goal, Report, Table, bytes, count, parse_count, short};
 use crate::subject::{Kind, Server, Subject};
 use anyhow::{Context, Result};
 use clap::Args;
-use indicatif::ProgressBar;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -227,7 +227,7 @@ fn fill_group(
     directory: Option<&Path>,
     group: &[(Shape, Case<'_>)],
     counts: &[u32],
-    bar: &ProgressBar,
+    bar: &Progress,
 ) -> Result<Vec<Point>> {
     let most = counts.iter().copied().max().unwrap_or(0);
     let mut fillings = Vec::new();

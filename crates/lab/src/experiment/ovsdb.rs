@@ -13,14 +13,13 @@ mod findings;
 mod run;
 mod stall;
 
-use super::{BuildArgs, SETTLE, Site, SiteArgs, progress_bar, settle};
+use super::{BuildArgs, Progress, SETTLE, Site, SiteArgs, progress_bar, settle};
 use crate::machine;
 use crate::ovsdb::subject::{Server, Subject};
 use crate::report::Report;
 use anyhow::{Context, Result, bail, ensure};
 use case::{Case, Sizes};
 use clap::Args;
-use indicatif::ProgressBar;
 use run::{Completed, Sample};
 use std::path::PathBuf;
 use std::thread;
@@ -131,7 +130,7 @@ struct Round<'a> {
     site: &'a Site,
     sizes: &'a Sizes,
     quick: bool,
-    bar: &'a ProgressBar,
+    bar: &'a Progress,
 }
 
 /// A server whose load is over.

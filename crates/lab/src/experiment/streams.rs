@@ -98,14 +98,13 @@ pub fn run(arguments: &StreamsArgs) -> Result<Report> {
     let bar = progress_bar(arguments.parts.len() as u64);
     for part in &arguments.parts {
         let name = part.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        bar.set_message(name.clone());
         match part {
-            Part::Memory => reading::from_memory(&bench, subject, &sizes, &mut report),
-            Part::Disk => reading::from_disk(&bench, subject, &sizes, directory, &mut report),
-            Part::Replica => replicas::plain(&bench, subject, &sizes, &mut report),
-            Part::Durable => replicas::durable(&bench, &sizes, &mut report),
-            Part::Latency => beside::run(&bench, subject, &sizes, &mut report),
-            Part::Stall => reading::stalled(&bench, subject, &sizes, &mut report),
+            Part::Memory => reading::from_memory(&bench, subject, &sizes, &bar, &mut report),
+            Part::Disk => reading::from_disk(&bench, subject, &sizes, directory, &bar, &mut report),
+            Part::Replica => replicas::plain(&bench, subject, &sizes, &bar, &mut report),
+            Part::Durable => replicas::durable(&bench, &sizes, &bar, &mut report),
+            Part::Latency => beside::run(&bench, subject, &sizes, &bar, &mut report),
+            Part::Stall => reading::stalled(&bench, subject, &sizes, &bar, &mut report),
         }
         .with_context(|| format!("measuring {name}"))?;
         bar.inc(1);

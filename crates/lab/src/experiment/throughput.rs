@@ -7,7 +7,7 @@
 mod durable;
 mod persistent;
 
-use super::{Bench, Common, Window, load, measure, progress_bar, start_for, verify, window_length};
+use super::{Bench, Common, Progress, Window, load, measure, progress_bar, start_for, verify, window_length};
 use crate::certificate::Certificate;
 use crate::driver::{Driver, Items, Plan};
 use crate::process;
@@ -17,7 +17,6 @@ use crate::statistics::{Spread, median};
 use crate::subject::{Kind, Start, Subject};
 use anyhow::{Context, Result};
 use clap::Args;
-use indicatif::ProgressBar;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -201,7 +200,7 @@ fn turn_of(
     connections: usize,
     windows: u32,
     window: Duration,
-    bar: &ProgressBar,
+    bar: &Progress,
 ) -> Result<Vec<Sample>> {
     let items = settings.first().map_or(0, |setting| setting.items);
     let name = subject.kind.name();

@@ -7,7 +7,7 @@
 
 use super::{Examined, Findings, ITEMS, IdleArgs, SHAPE, Silence, listen};
 use crate::client::Client;
-use crate::experiment::{Bench, SETTLE, settle, wait_until_flushed};
+use crate::experiment::{Bench, Progress, SETTLE, settle, wait_until_flushed};
 use crate::process;
 use crate::protocol::Dialect;
 use crate::reference::IDLE;
@@ -15,7 +15,6 @@ use crate::report::{Goal, Report, Table, bytes};
 use crate::strace::total;
 use crate::subject::{Kind, Start, Subject};
 use anyhow::{Context, Result};
-use indicatif::ProgressBar;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -51,7 +50,7 @@ pub(super) fn examine(
     subject: &Subject,
     arguments: &IdleArgs,
     silence: Duration,
-    bar: &ProgressBar,
+    bar: &Progress,
 ) -> Result<Vec<Quiet>> {
     let mut found = Vec::new();
     for polls in [false, true] {

@@ -16,7 +16,7 @@ use super::{LatencyArgs, PROBE_CONNECTIONS, PROBE_INTERVAL, SHAPE, probe, probe_
 use crate::client::{change_bucket, figure, statistics};
 use crate::driver::{Driver, Items, Plan, Until};
 use crate::experiment::{
-    Bench, LOAD_CONNECTIONS, LOAD_DEPTH, Window, measure, memory_for, progress_bar, settle, verify,
+    Bench, LOAD_CONNECTIONS, LOAD_DEPTH, Progress, Window, measure, memory_for, progress_bar, settle, verify,
     wait_until_flushed,
 };
 use crate::open_loop::{OpenLoopClient, Times};
@@ -27,7 +27,6 @@ use crate::storage::{self, Scratch};
 use crate::subject::{BUCKET, Kind, Server, Start, Subject};
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
-use indicatif::ProgressBar;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::thread;
@@ -179,7 +178,7 @@ impl Run {
         server: &mut Server,
         persistent: bool,
         on_first: bool,
-        bar: &ProgressBar,
+        bar: &Progress,
     ) -> Result<(State, State)> {
         let console = server.console.context("a server without an HTTP port")?;
         let memcached = server.memcached.context("a server without a memcached port")?;

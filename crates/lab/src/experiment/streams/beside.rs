@@ -4,7 +4,7 @@ use super::follower::Follower;
 use super::{SHAPE, Sizes, couchbase};
 use crate::client::Target;
 use crate::experiment::latency::{PROBE_CONNECTIONS, STREAM_NICE, STREAM_PIECE_BYTES, probe};
-use crate::experiment::{Bench, load, start_for, wait_until_flushed};
+use crate::experiment::{Bench, Progress, load, start_for, wait_until_flushed};
 use crate::open_loop::OpenLoopClient;
 use crate::os;
 use crate::protocol::Dialect;
@@ -21,7 +21,13 @@ use std::time::Duration;
 const RATIO_MAX: f64 = 1.5;
 
 /// Runs it for both kinds of bucket.
-pub(super) fn run(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &mut Report) -> Result<()> {
+pub(super) fn run(
+    bench: &Bench,
+    subject: &Subject,
+    sizes: &Sizes,
+    bar: &Progress,
+    report: &mut Report,
+) -> Result<()> {
     let mut table = Table::new(
         "p99 of small GETs beside streams from the beginning, us: medians of the rounds",
         &["bucket", "alone", "beside", "[lowest .. highest]", "x alone", "items streamed"],
@@ -29,6 +35,7 @@ pub(super) fn run(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &mut 
     for durable in [false, true] {
         let mut start = start_for(bench, sizes.items, SHAPE);
         start.durable = durable;
+        let name = start.bucket_kind();
         let server = subject.start(&start)?;
         let target = couchbase(&server)?;
         let dialect = Dialect::new(target.protocol, SHAPE, 1)?;
@@ -38,7 +45,8 @@ pub(super) fn run(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &mut 
         }
         let mut client = OpenLoopClient::new(&target, dialect, PROBE_CONNECTIONS, sizes.items)?;
         let (mut alone, mut beside, mut streamed) = (Vec::new(), Vec::new(), 0);
-        for _ in 0..sizes.rounds {
+        for round in 1..=sizes.rounds {
+            bar.set_message(format!("latency, {name}, round {round} of {}", sizes.rounds));
             alone.push(p99_us(&mut client, sizes.probe)?);
             let stop = AtomicBool::new(false);
             let (busy, streams) = thread::scope(|scope| {
@@ -60,7 +68,6 @@ pub(super) fn run(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &mut 
         let (alone, beside) =
             (Spread::of(&alone).context("no round")?, Spread::of(&beside).context("no round")?);
         let ratio = beside.median / alone.median;
-        let name = if durable { "persistent" } else { "ephemeral" };
         table.row(vec![
             name.to_owned(),
             short(alone.median),

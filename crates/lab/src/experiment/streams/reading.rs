@@ -4,7 +4,7 @@ use super::follower::Follower;
 use super::{SHAPE, Sizes, couchbase, per_second, rates};
 use crate::client::Target;
 use crate::driver::{Driver, Items, Plan};
-use crate::experiment::{Bench, SETTLE, load, measure, start_for, wait_until_flushed};
+use crate::experiment::{Bench, Progress, SETTLE, load, measure, start_for, wait_until_flushed};
 use crate::os;
 use crate::process;
 use crate::protocol::Dialect;
@@ -34,11 +34,13 @@ pub(super) fn from_memory(
     bench: &Bench,
     subject: &Subject,
     sizes: &Sizes,
+    bar: &Progress,
     report: &mut Report,
 ) -> Result<()> {
     let (mut gets, mut first, mut again) = (Vec::new(), Vec::new(), Vec::new());
     let (mut ratios_first, mut ratios_again) = (Vec::new(), Vec::new());
-    for _ in 0..sizes.starts {
+    for start in 1..=sizes.starts {
+        bar.set_message(format!("memory, start {start} of {}", sizes.starts));
         let mut server = subject.start(&start_for(bench, sizes.items, SHAPE))?;
         let target = couchbase(&server)?;
         let dialect = Dialect::new(target.protocol, SHAPE, 1)?;
@@ -97,6 +99,7 @@ pub(super) fn from_disk(
     subject: &Subject,
     sizes: &Sizes,
     directory: Option<&Path>,
+    bar: &Progress,
     report: &mut Report,
 ) -> Result<()> {
     let data = Scratch::new(directory)?;
@@ -104,10 +107,12 @@ pub(super) fn from_disk(
     (start.durable, start.data) = (true, Some(data.path.clone()));
     let server = subject.start(&start)?;
     let target = couchbase(&server)?;
+    bar.set_message(format!("disk, loading {}", count(sizes.disk_items)));
     load(&target, &Dialect::new(target.protocol, SHAPE, 1)?, 0, sizes.disk_items)?;
     wait_until_flushed(&server)?;
     let (mut samples, mut how) = (Vec::new(), "");
     for turn in 0..sizes.starts {
+        bar.set_message(format!("disk, turn {} of {}", turn + 1, sizes.starts));
         let files = files_below(&data.path.join("buckets"))?;
         let read = || {
             let how = drop_page_cache(&files)?;
@@ -164,7 +169,13 @@ pub(super) fn from_disk(
 }
 
 /// Memory that a consumer costs which takes nothing, while everything is written again.
-pub(super) fn stalled(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &mut Report) -> Result<()> {
+pub(super) fn stalled(
+    bench: &Bench,
+    subject: &Subject,
+    sizes: &Sizes,
+    bar: &Progress,
+    report: &mut Report,
+) -> Result<()> {
     let title =
         format!("A consumer that stalls, with a buffer of {}: RSS in MiB", bytes(u64::from(BUFFER_BYTES)));
     let heads =
@@ -173,14 +184,15 @@ pub(super) fn stalled(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &
     for durable in [false, true] {
         let mut start = start_for(bench, sizes.items, SHAPE);
         start.durable = durable;
+        let name = start.bucket_kind();
         let mut server = subject.start(&start)?;
         let target = couchbase(&server)?;
         load(&target, &Dialect::new(target.protocol, SHAPE, 1)?, 0, sizes.items)?;
-        let (found, read) = beside_a_reader(&target, || compare(&server, &target, sizes, durable))?;
+        let say = |turn| bar.set_message(format!("stall, {name}, turn {turn} of {}", sizes.stalls));
+        let (found, read) = beside_a_reader(&target, || compare(&server, &target, sizes, durable, say))?;
         ensure!(read > u64::from(sizes.items), "what was written again was not read");
         server.ensure_alive()?;
         server.stop()?;
-        let name = if durable { "persistent" } else { "ephemeral" };
         let differences: Vec<f64> =
             found.two.iter().zip(&found.stalls).map(|(two, stalls)| stalls - two).collect();
         let spreads = [&found.one, &found.two, &found.stalls, &differences];
@@ -230,7 +242,13 @@ struct Resident {
 }
 
 /// Writes everything again beside consumers that read and one that stalls, in turn.
-fn compare(server: &Server, target: &Target, sizes: &Sizes, durable: bool) -> Result<Resident> {
+fn compare(
+    server: &Server,
+    target: &Target,
+    sizes: &Sizes,
+    durable: bool,
+    say: impl Fn(u32),
+) -> Result<Resident> {
     let write_all = || -> Result<f64> {
         load(target, &Dialect::new(target.protocol, SHAPE, 1)?, 0, sizes.items)?;
         if durable {
@@ -242,7 +260,8 @@ fn compare(server: &Server, target: &Target, sizes: &Sizes, durable: bool) -> Re
     // What grows with the first rewrite is not counted.
     write_all()?;
     let mut resident = Resident::default();
-    for _ in 0..sizes.stalls {
+    for turn in 1..=sizes.stalls {
+        say(turn);
         resident.one.push(write_all()?);
         resident.two.push(beside_a_reader(target, write_all)?.0);
         let mut stalled = Follower::connect(target, Some(BUFFER_BYTES))?;

@@ -5,7 +5,7 @@ use super::follower::seqnos;
 use super::{SHAPE, Sizes, couchbase, per_second, rates};
 use crate::client::{Target, change_bucket, redis_information};
 use crate::driver::{Driver, Items, Plan, Until};
-use crate::experiment::{Bench, load, start_for};
+use crate::experiment::{Bench, Progress, load, start_for};
 use crate::os;
 use crate::protocol::{Dialect, Level, Protocol};
 use crate::report::{Goal, Report, Table, short};
@@ -114,10 +114,17 @@ impl Pair {
 
 /// Plain writes per second of CPU of all nodes, with a replica and without. Each item is written once in a window: what
 /// is written again before it was sent would not be copied.
-pub(super) fn plain(bench: &Bench, subject: &Subject, sizes: &Sizes, report: &mut Report) -> Result<()> {
+pub(super) fn plain(
+    bench: &Bench,
+    subject: &Subject,
+    sizes: &Sizes,
+    bar: &Progress,
+    report: &mut Report,
+) -> Result<()> {
     let plan = Plan { items: Items::Shuffled(ITEMS_BITS), reads: 0.0, depth: DEPTH };
     let (mut alone, mut copied, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..sizes.starts {
+    for start in 1..=sizes.starts {
+        bar.set_message(format!("replica, start {start} of {}", sizes.starts));
         let single = subject.start(&start_for(bench, ITEMS, SHAPE))?;
         let target = couchbase(&single)?;
         let dialect = Dialect::new(target.protocol, SHAPE, 1)?;
@@ -159,7 +166,7 @@ struct Sample {
 }
 
 /// Writes that are answered when the replica has them.
-pub(super) fn durable(bench: &Bench, sizes: &Sizes, report: &mut Report) -> Result<()> {
+pub(super) fn durable(bench: &Bench, sizes: &Sizes, bar: &Progress, report: &mut Report) -> Result<()> {
     let is_in = |subject: &&Subject| matches!(subject.kind, Kind::Dormouse | Kind::Redis | Kind::Valkey);
     let subjects: Vec<&Subject> = bench.subjects.iter().filter(is_in).collect();
     let mut samples = Vec::new();
@@ -172,6 +179,11 @@ pub(super) fn durable(bench: &Bench, sizes: &Sizes, report: &mut Report) -> Resu
         pairs.rotate_left(first);
         for clients in CLIENTS {
             for (subject, pair) in &pairs {
+                bar.set_message(format!(
+                    "durable, {}, {clients} clients, start {}",
+                    subject.name(),
+                    start + 1
+                ));
                 samples.push(write_durably(*subject, pair, clients, sizes)?);
             }
         }

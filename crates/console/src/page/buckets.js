@@ -1,7 +1,7 @@
 // Buckets: what there is, making, changing, emptying and dropping them; and the scopes and collections of each.
 
 import { ask, confirmed, path } from "./ask.js";
-import { bytes, element, number } from "./draw.js";
+import { bytes, counted, element, number } from "./draw.js";
 import { button, form } from "./form.js";
 import { filled } from "./table.js";
 
@@ -67,7 +67,7 @@ async function one(name, again) {
   return [
     element("p", {}, element("a", { href: "#/buckets" }, "all buckets")),
     element("h2", {}, name),
-    element("p", {}, `${kind(bucket)}, ${number(bucket.basicStats.itemCount)} items, ${bytes(bucket.basicStats.residentBytes)} of ${bytes(bucket.quota.ram)}. `,
+    element("p", {}, `${kind(bucket)}, ${counted(bucket.basicStats.itemCount, "item")}, ${bytes(bucket.basicStats.residentBytes)} of ${bytes(bucket.quota.ram)}. `,
       element("a", { href: `#/keys${path(name)}` }, "keys")),
     element("h3", {}, "Settings"), settings(bucket, again),
     element("p", { class: "buttons" }, button("empty it", async () => {

@@ -38,6 +38,11 @@ export function number(value) {
   return value >= 100 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1);
 }
 
+/** So many of something. */
+export function counted(value, one) {
+  return `${number(value)} ${one}${value === 1 ? "" : "s"}`;
+}
+
 /** A part of a whole in per cent. */
 export function share(part, whole) {
   return whole > 0 ? `${(100 * part / whole).toFixed(1)} %` : "-";

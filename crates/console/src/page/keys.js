@@ -1,7 +1,7 @@
 // Keys: lists of a collection, one document at a time, and memory by prefixes.
 
 import { ask, confirmed, path } from "./ask.js";
-import { bytes, element, number } from "./draw.js";
+import { bytes, counted, element, number } from "./draw.js";
 import { button, form } from "./form.js";
 import { formatted, parsed } from "./json.js";
 import { decode, encode, shown, typed } from "./key.js";
@@ -118,7 +118,7 @@ class View {
     });
     const part = found.complete ? "" : ` Not all of them were looked at (${number(found.visited)} documents were); there may be more keys.`;
     const parts = [
-      element("p", { role: "status" }, `${number(found.keys.length)} keys. The collection has ${number(found.items)} documents.${part}`),
+      element("p", { role: "status" }, `${counted(found.keys.length, "key")}. The collection has ${counted(found.items, "document")}.${part}`),
       filled("Keys", ["key", "value", "expires", "in memory"], rows),
     ];
     if (found.next && !query.startsWith("sample")) parts.push(button("next page", () => this.page(found.next)));

@@ -1,6 +1,6 @@
 // Where every byte lies: bars, a table that adds up, and the last hour.
 
-import { bar, bytes, element, line, shape, share } from "./draw.js";
+import { bar, bytes, counted, element, line, shape, share } from "./draw.js";
 
 // Parts by what they are.
 const KINDS = {
@@ -81,7 +81,7 @@ function table(memory, whole) {
   const rows = [];
   const add = (part, depth) => {
     if (depth > 0 && part.bytes === 0 && !part.about) return;
-    const name = part.about ? `${part.name} (${part.about.kind}, ${part.about.items} ${part.about.kind === "ovsdb" ? "rows" : "items"})` : part.name;
+    const name = part.about ? `${part.name} (${part.about.kind}, ${counted(part.about.items, part.about.kind === "ovsdb" ? "row" : "item")})` : part.name;
     rows.push(element("tr", { class: `deep${depth}` }, element("th", { scope: "row", title: name }, name),
       element("td", {}, part.bytes.toLocaleString("en")), element("td", {}, share(part.bytes, whole))));
     for (const inner of part.parts ?? []) add(inner, depth + 1);

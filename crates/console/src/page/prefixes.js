@@ -1,7 +1,7 @@
 // Memory by prefixes of keys: bars with the intervals of the estimate, and a table.
 
 import { ask } from "./ask.js";
-import { bytes, element, number, shape } from "./draw.js";
+import { bytes, counted, element, number, shape } from "./draw.js";
 import { form } from "./form.js";
 import { decode, encode, shown, typed } from "./key.js";
 import { filled } from "./table.js";
@@ -30,7 +30,7 @@ export function prefixes(address) {
     const found = await ask(`/pools/default/buckets/${encodeURIComponent(bucket)}/prefixes?${query}&${numbers}`);
     draw(result, found);
     const from = found.exact ? "all of them" : `a sample of ${number(found.sampled)}, ${percent(found.fraction)}; the marks are where the share is in 95 of 100 samples`;
-    return `${number(found.items)} documents in ${bytes(found.bytes)}, from ${from}`;
+    return `${counted(found.items, "document")} in ${bytes(found.bytes)}, from ${from}`;
   };
   return [form("Memory by prefixes", fields, "estimate", estimate), result];
 }

@@ -1,7 +1,7 @@
 // The items of a bucket by size: a slot for each, of the smallest class that it fits in.
 
 import { ask, path } from "./ask.js";
-import { bar, bytes, element, number, share } from "./draw.js";
+import { bar, bytes, counted, element, number, share } from "./draw.js";
 import { offer } from "./form.js";
 import { message, repeat } from "./repeat.js";
 import { row, table } from "./table.js";
@@ -46,7 +46,7 @@ export function open(place) {
     if (name !== choice.value) return;
     const all = rows(classes);
     const most = Math.max(...all.map(({ slabBytes }) => slabBytes), 1);
-    about.textContent = `${number(items)} items in ${classes.length} size ${classes.length === 1 ? "class" : "classes"}`
+    about.textContent = `${counted(items, "item")} in ${classes.length} size ${classes.length === 1 ? "class" : "classes"}`
       + (blockBytes > 0 ? `, and ${bytes(blockBytes)} of items in blocks of their own.` : ".");
     body.replaceChildren(...all.map((one) => row(one.name, number(one.used), number(one.slots), bytes(one.usedBytes),
       bytes(one.slabBytes - one.usedBytes), share(one.usedBytes, one.slabBytes), drawn(one, most))));

@@ -1,8 +1,13 @@
 """`/memory` beside the kernel's count of the process."""
 
+import concurrent.futures
 import json
 import pathlib
+import time
 import urllib.request
+
+# Between two looks at the RSS.
+LOOK_S = 0.0005
 
 
 def resident_bytes(node):
@@ -31,9 +36,15 @@ def check_adds_up(memory):
 
 
 def deviation(node):
-    """By which fraction `/memory` is away from the RSS just before and just after, and everything between them."""
-    before, memory, after = resident_bytes(node), memory_of(node), resident_bytes(node)
+    """By which fraction `/memory` is away from the RSS while it was asked for: from all that was seen of it, and everything between."""
+    seen = [resident_bytes(node)]
+    with concurrent.futures.ThreadPoolExecutor(1) as asking:
+        answer = asking.submit(memory_of, node)
+        while not answer.done():
+            seen.append(resident_bytes(node))
+            time.sleep(LOOK_S)
+        memory = answer.result()
+    seen.append(resident_bytes(node))
     check_adds_up(memory)
     told = memory["residentBytes"]
-    least, most = min(before, after), max(before, after)
-    return max(least - told, told - most, 0) / most
+    return max(min(seen) - told, told - max(seen), 0) / max(seen)

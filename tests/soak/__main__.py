@@ -14,7 +14,7 @@ Checked:
              The Rss of the started, empty process is printed beside it.
   live       once the bucket was filled (the first item was evicted), keys and values stay at 70 % or more of what large
              values in transit leave of the budget (of some 200 connections several send 20 MiB at any time)
-  page       what the page shows of the memory adds up to Rss within 1 %, always
+  page       what the page shows of the memory is within 1 % of what Rss was while it was asked for, always
   leak       after flush_all, `allocated` returns to what it was at the start, plus LEAK_SLACK and the slabs' map
   life       the process lives, and SIGTERM ends it with 0
 """

@@ -1,4 +1,4 @@
-"""Programs of the SDKs in tests/go, tests/node and tests/java: how they are built and started."""
+"""Programs of the SDKs in tests/go, tests/node, tests/java and tests/java-streams: how they are built and started."""
 
 import pathlib
 import shutil
@@ -30,14 +30,16 @@ def node(name, _):
     return ["node", str(TESTS / "node" / f"{name}.js")]
 
 
-def java(name, directory):
-    """The command of tests/java/NAME.java, whose first letter is a capital."""
+def java(name, directory, project="java"):
+    """The command of tests/PROJECT/NAME.java, whose first letter is a capital."""
     needs("javac")
-    listed = TESTS / "java" / "target" / "classpath"
+    home = TESTS / project
+    listed = home / "target" / "classpath"
     if not listed.exists():
         command = ["mvn", "-q", "-B", "dependency:build-classpath", "-Dmdep.outputFile=target/classpath"]
-        subprocess.run(command, cwd=TESTS / "java", capture_output=True, check=True)
+        fetched = subprocess.run(command, cwd=home, capture_output=True, text=True)
+        assert fetched.returncode == 0, fetched.stdout[-4000:]
     classpath, main = listed.read_text().strip(), name.capitalize()
-    built = subprocess.run(["javac", "-cp", classpath, "-d", str(directory), f"{main}.java"], cwd=TESTS / "java", capture_output=True, text=True)
+    built = subprocess.run(["javac", "-cp", classpath, "-d", str(directory), f"{main}.java"], cwd=home, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     return ["java", "-Xmx1g", "-cp", f"{directory}:{classpath}", main]

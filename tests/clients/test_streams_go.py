@@ -6,9 +6,10 @@ import subprocess
 import pytest
 
 from tests import dcp, servers
-from tests.persistence.bucket import memcached, vbucket_of, wait_all_persisted, wait_warm
+from tests.persistence.bucket import vbucket_of, wait_all_persisted, wait_warm
 
 from . import programs
+from .changes import change
 
 
 @pytest.fixture(scope="module")
@@ -36,21 +37,6 @@ class Follower:
 @pytest.fixture
 def follower(program, tmp_path):
     return Follower(program, tmp_path / "checkpoint")
-
-
-def change(node, round, documents, count=2000):
-    """Stores, and deletes some of what is there."""
-    with_kv = memcached(node)
-    for n in range(count):
-        key, value = f"key-{n * (round + 1) % 5000}", f"round-{round}-{n}" * 20
-        with_kv.set(key, value, noreply=True)
-        documents[key] = value
-    for key in list(documents)[:: 7 + round]:
-        with_kv.delete(key, noreply=True)
-        del documents[key]
-    # Waits for what has no answer.
-    with_kv.get("key-0")
-    with_kv.close()
 
 
 @pytest.mark.parametrize("kind", ["ephemeral", "persistent"])

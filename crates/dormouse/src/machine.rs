@@ -18,8 +18,10 @@ pub fn cores() -> usize {
 
 /// Cryptographically secure random bytes.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    const SOURCE: &str = "/dev/urandom";
     let mut bytes = [0; N];
-    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let read = fs::File::open(SOURCE).and_then(|mut source| source.read_exact(&mut bytes));
+    read.map_err(|error| io::Error::new(error.kind(), format!("{SOURCE}: {error}")))?;
     Ok(bytes)
 }
 

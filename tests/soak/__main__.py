@@ -8,7 +8,8 @@
 together with its connection; five connections request a lot of data and do not read it for seconds.
 
 Checked:
-  answers    no error outside the protocol; no connection closed by the server; a hit has the length written
+  answers    no error outside the protocol; no connection closed by the server but, when memory is short, some of the
+             five that do not read, which it counts (`memory_kicks`); a hit has the length written
              last, the content and flags derived from its key, and has not expired
   resident   Rss of the process (smaps_rollup, everything included) is at most 105 % of the bucket's budget, always.
              The Rss of the started, empty process is printed beside it.
@@ -150,6 +151,8 @@ def main(arguments):
         if not node.alive():
             problems.append(f"the node died: {node.log()}")
         else:
+            if counts.get("rude cut off", 0) > cut_off:
+                problems.append(f"{counts['rude cut off']} connections that did not read were closed, {cut_off} of them for that")
             problems += judge_memory(watched.samples, budget)
             away = max(sample.deviation for sample in watched.samples)
             print(f"the parts of /memory add up to Rss within {away:.2%} in {len(watched.samples)} samples")

@@ -28,6 +28,10 @@ class Wrong(Exception):
     """An answer outside the protocol, or a connection that the server closed."""
 
 
+class Closed(Wrong):
+    """A connection that the server closed."""
+
+
 class Client:
     largest = 0
 
@@ -61,7 +65,7 @@ class Client:
 
     async def guarded(self, waiting):
         port = self.writer.get_extra_info("sockname")[1]
-        began = time.monotonic()
+        began, kind = time.monotonic(), Closed
         try:
             return await asyncio.wait_for(waiting, ANSWER_TIMEOUT_S)
         except asyncio.IncompleteReadError as error:
@@ -69,8 +73,8 @@ class Client:
         except ConnectionError as error:
             problem = f"the server closed the connection: {error}"
         except asyncio.TimeoutError:
-            problem = "no answer"
-        raise Wrong(f"{type(self).__name__} at port {port}, {waiting.__qualname__}: {problem} ({time.monotonic() - began:.1f} s)")
+            problem, kind = "no answer", Wrong
+        raise kind(f"{type(self).__name__} at port {port}, {waiting.__qualname__}: {problem} ({time.monotonic() - began:.1f} s)")
 
 
 class TextClient(Client):

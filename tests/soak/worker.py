@@ -176,7 +176,13 @@ class RudeConnection(Connection):
             return
         self.client.writer.transport.resume_reading()
         for batch in batches:
-            found = await self.client.guarded(self.read_batch(batch))
+            try:
+                found = await self.client.guarded(self.read_batch(batch))
+            except client.Closed:
+                # What the node may do to a peer that takes nothing while memory is short. It counts those.
+                self.tally.add("rude cut off")
+                self.client.close()
+                return
             self.check(batch, found, asked_at)
 
     async def read_batch(self, batch):

@@ -1,6 +1,7 @@
 """Changes that the tests of streams make."""
 
-from tests.persistence.bucket import memcached
+from tests import dcp
+from tests.persistence.bucket import memcached, vbucket_of
 
 
 def change(node, round, documents, count=2000):
@@ -16,3 +17,15 @@ def change(node, round, documents, count=2000):
     # Waits for what has no answer.
     with_kv.get("key-0")
     with_kv.close()
+
+
+def begin_again(node):
+    """Empties the bucket and stores a few documents; returns these, and their vBuckets, which alone tell their consumers."""
+    dcp.empty(node, "default")
+    documents = {}
+    change(node, 1, documents, count=100)
+    return documents, {vbucket_of(key.encode()) for key in documents}
+
+
+def inside(vbuckets, documents):
+    return {key: value for key, value in documents.items() if vbucket_of(key.encode()) in vbuckets}

@@ -54,6 +54,8 @@ public final class Follow {
   private final Map<Integer, Place> places = new HashMap<>();
   private final Map<String, Long> counts = new TreeMap<>();
   private final List<String> failures = new ArrayList<>();
+  /** The checkpoint is there: what comes is not in it. */
+  private boolean isWritten;
 
   private Place place(int vbucket) {
     return places.computeIfAbsent(vbucket, number -> new Place());
@@ -98,7 +100,7 @@ public final class Follow {
     }
 
     private boolean isOver() {
-      return halt > 0 && changes >= halt;
+      return isWritten || halt > 0 && changes >= halt;
     }
 
     private void change(DocumentChange change, String name, String value) {
@@ -126,9 +128,9 @@ public final class Follow {
     }
 
     private Place event(String name, DcpSystemEvent event) {
-      count(name);
       Place place = place(event.getVbucket());
       if (!isOver()) {
+        count(name);
         seen(place, event.getSeqno());
       }
       return place;
@@ -136,7 +138,8 @@ public final class Follow {
 
     @Override
     public void onMutation(Mutation mutation) {
-      change(mutation, mutation.getXattrs().isEmpty() ? "mutations" : "mutations with attributes", Base64.getEncoder().encodeToString(mutation.getContent()));
+      String name = mutation.getXattrs().isEmpty() ? "mutations" : "mutations with attributes";
+      change(mutation, name, Base64.getEncoder().encodeToString(mutation.getContent()));
     }
 
     @Override
@@ -256,6 +259,7 @@ public final class Follow {
         }
         counts.put("behind", behind(ends));
         write(checkpoint);
+        isWritten = true;
       }
     }
   }

@@ -6,12 +6,12 @@ mod follower;
 mod reading;
 mod replicas;
 
-use super::{Bench, Common, progress_bar, window_length};
+use super::{Bench, Common, Progress, progress_bar, window_length};
 use crate::client::Target;
 use crate::protocol::Shape;
 use crate::report::{Report, Table, count, short};
 use crate::statistics::Spread;
-use crate::subject::{Kind, Server};
+use crate::subject::{Kind, Server, Subject};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -52,6 +52,15 @@ enum Part {
     Latency,
     /// Memory of a consumer that takes nothing
     Stall,
+}
+
+/// What every part is given.
+struct Run<'a> {
+    bench: &'a Bench,
+    /// Dormouse.
+    subject: &'a Subject,
+    sizes: &'a Sizes,
+    bar: &'a Progress,
 }
 
 /// How much is done.
@@ -96,15 +105,16 @@ pub fn run(arguments: &StreamsArgs) -> Result<Report> {
     let subject = subject.context("nothing to measure: only Dormouse has streams")?;
     let directory = arguments.directory.as_deref();
     let bar = progress_bar(arguments.parts.len() as u64);
+    let run = Run { bench: &bench, subject, sizes: &sizes, bar: &bar };
     for part in &arguments.parts {
         let name = part.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         match part {
-            Part::Memory => reading::from_memory(&bench, subject, &sizes, &bar, &mut report),
-            Part::Disk => reading::from_disk(&bench, subject, &sizes, directory, &bar, &mut report),
-            Part::Replica => replicas::plain(&bench, subject, &sizes, &bar, &mut report),
-            Part::Durable => replicas::durable(&bench, &sizes, &bar, &mut report),
-            Part::Latency => beside::run(&bench, subject, &sizes, &bar, &mut report),
-            Part::Stall => reading::stalled(&bench, subject, &sizes, &bar, &mut report),
+            Part::Memory => reading::from_memory(&run, &mut report),
+            Part::Disk => reading::from_disk(&run, directory, &mut report),
+            Part::Replica => replicas::plain(&run, &mut report),
+            Part::Durable => replicas::durable(&run, &mut report),
+            Part::Latency => beside::run(&run, &mut report),
+            Part::Stall => reading::stalled(&run, &mut report),
         }
         .with_context(|| format!("measuring {name}"))?;
         bar.inc(1);

@@ -1,16 +1,15 @@
 //! Latencies of small reads while everything is streamed from the beginning, again and again.
 
 use super::follower::Follower;
-use super::{SHAPE, Sizes, couchbase};
+use super::{Run, SHAPE, couchbase};
 use crate::client::Target;
 use crate::experiment::latency::{PROBE_CONNECTIONS, STREAM_NICE, STREAM_PIECE_BYTES, probe};
-use crate::experiment::{Bench, Progress, load, start_for, wait_until_flushed};
+use crate::experiment::{load, start_for, wait_until_flushed};
 use crate::open_loop::OpenLoopClient;
 use crate::os;
 use crate::protocol::Dialect;
 use crate::report::{Goal, Report, Table, short};
 use crate::statistics::Spread;
-use crate::subject::Subject;
 use anyhow::{Context, Result, bail, ensure};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -21,13 +20,8 @@ use std::time::Duration;
 const RATIO_MAX: f64 = 1.5;
 
 /// Runs it for both kinds of bucket.
-pub(super) fn run(
-    bench: &Bench,
-    subject: &Subject,
-    sizes: &Sizes,
-    bar: &Progress,
-    report: &mut Report,
-) -> Result<()> {
+pub(super) fn run(run: &Run<'_>, report: &mut Report) -> Result<()> {
+    let Run { bench, subject, sizes, bar } = *run;
     let mut table = Table::new(
         "p99 of small GETs beside streams from the beginning, us: medians of the rounds",
         &["bucket", "alone", "beside", "[lowest .. highest]", "x alone", "items streamed"],

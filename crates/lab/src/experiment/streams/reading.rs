@@ -1,17 +1,17 @@
 //! What it costs to stream everything, from memory and from disk, and what a consumer that stalls costs.
 
 use super::follower::Follower;
-use super::{SHAPE, Sizes, couchbase, per_second, rates};
+use super::{Run, SHAPE, Sizes, couchbase, per_second, rates};
 use crate::client::Target;
 use crate::driver::{Driver, Items, Plan};
-use crate::experiment::{Bench, Progress, SETTLE, load, measure, start_for, wait_until_flushed};
+use crate::experiment::{SETTLE, load, measure, start_for, wait_until_flushed};
 use crate::os;
 use crate::process;
 use crate::protocol::Dialect;
 use crate::report::{Goal, Report, Table, bytes, count, short};
 use crate::statistics::Spread;
 use crate::storage::{Scratch, drop_page_cache, files_below, read_through};
-use crate::subject::{Server, Subject};
+use crate::subject::Server;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use std::net::Shutdown;
@@ -30,13 +30,8 @@ const BESIDE_BYTES: f64 = (512 << 10) as f64;
 const MIB: f64 = (1 << 20) as f64;
 
 /// Streamed items per second of server CPU, beside GETs.
-pub(super) fn from_memory(
-    bench: &Bench,
-    subject: &Subject,
-    sizes: &Sizes,
-    bar: &Progress,
-    report: &mut Report,
-) -> Result<()> {
+pub(super) fn from_memory(run: &Run<'_>, report: &mut Report) -> Result<()> {
+    let Run { bench, subject, sizes, bar } = *run;
     let (mut gets, mut first, mut again) = (Vec::new(), Vec::new(), Vec::new());
     let (mut ratios_first, mut ratios_again) = (Vec::new(), Vec::new());
     for start in 1..=sizes.starts {
@@ -94,14 +89,8 @@ struct FromDisk {
 }
 
 /// Everything streamed from the journal, beside reading its files.
-pub(super) fn from_disk(
-    bench: &Bench,
-    subject: &Subject,
-    sizes: &Sizes,
-    directory: Option<&Path>,
-    bar: &Progress,
-    report: &mut Report,
-) -> Result<()> {
+pub(super) fn from_disk(run: &Run<'_>, directory: Option<&Path>, report: &mut Report) -> Result<()> {
+    let Run { bench, subject, sizes, bar } = *run;
     let data = Scratch::new(directory)?;
     let mut start = start_for(bench, sizes.disk_items, SHAPE);
     (start.durable, start.data) = (true, Some(data.path.clone()));
@@ -169,13 +158,8 @@ pub(super) fn from_disk(
 }
 
 /// Memory that a consumer costs which takes nothing, while everything is written again.
-pub(super) fn stalled(
-    bench: &Bench,
-    subject: &Subject,
-    sizes: &Sizes,
-    bar: &Progress,
-    report: &mut Report,
-) -> Result<()> {
+pub(super) fn stalled(run: &Run<'_>, report: &mut Report) -> Result<()> {
+    let Run { bench, subject, sizes, bar } = *run;
     let title =
         format!("A consumer that stalls, with a buffer of {}: RSS in MiB", bytes(u64::from(BUFFER_BYTES)));
     let heads =

@@ -2,10 +2,10 @@
 //! `WAIT 1`.
 
 use super::follower::seqnos;
-use super::{SHAPE, Sizes, couchbase, per_second, rates};
+use super::{Run, SHAPE, Sizes, couchbase, per_second, rates};
 use crate::client::{Target, change_bucket, redis_information};
 use crate::driver::{Driver, Items, Plan, Until};
-use crate::experiment::{Bench, Progress, load, start_for};
+use crate::experiment::{Bench, load, start_for};
 use crate::os;
 use crate::protocol::{Dialect, Level, Protocol};
 use crate::report::{Goal, Report, Table, short};
@@ -114,13 +114,8 @@ impl Pair {
 
 /// Plain writes per second of CPU of all nodes, with a replica and without. Each item is written once in a window: what
 /// is written again before it was sent would not be copied.
-pub(super) fn plain(
-    bench: &Bench,
-    subject: &Subject,
-    sizes: &Sizes,
-    bar: &Progress,
-    report: &mut Report,
-) -> Result<()> {
+pub(super) fn plain(run: &Run<'_>, report: &mut Report) -> Result<()> {
+    let Run { bench, subject, sizes, bar } = *run;
     let plan = Plan { items: Items::Shuffled(ITEMS_BITS), reads: 0.0, depth: DEPTH };
     let (mut alone, mut copied, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for start in 1..=sizes.starts {
@@ -166,7 +161,8 @@ struct Sample {
 }
 
 /// Writes that are answered when the replica has them.
-pub(super) fn durable(bench: &Bench, sizes: &Sizes, bar: &Progress, report: &mut Report) -> Result<()> {
+pub(super) fn durable(run: &Run<'_>, report: &mut Report) -> Result<()> {
+    let Run { bench, sizes, bar, .. } = *run;
     let is_in = |subject: &&Subject| matches!(subject.kind, Kind::Dormouse | Kind::Redis | Kind::Valkey);
     let subjects: Vec<&Subject> = bench.subjects.iter().filter(is_in).collect();
     let mut samples = Vec::new();

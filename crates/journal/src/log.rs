@@ -40,6 +40,7 @@ mod run;
 mod scan;
 mod segment;
 mod shard;
+mod synced;
 mod table;
 mod verify;
 

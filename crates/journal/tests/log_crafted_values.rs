@@ -86,7 +86,9 @@ fn found_after_a_torn_write(salt_of: impl Fn(&SimulatedDisk) -> u64) -> Vec<Vec<
     let mut shard = open(&disk).shard;
     let mut buffer = Buffer::new(1 << 16);
     commit(&mut shard, &mut buffer, &[(0, document(1, b"honest", b"value"))]).unwrap();
-    let path = Path::new(DIRECTORY).join("0000000001.segment");
+    let (path, synced) =
+        (Path::new(DIRECTORY).join("0000000001.segment"), Path::new(DIRECTORY).join("SYNCED"));
+    let synced_before = disk.read(&synced).unwrap();
     let honest = HEADER + RUN + RECORD + b"honestvalue".len() + COMMIT + 28;
     let start = honest + RUN + RECORD + b"a client's".len();
     let value = forged(start, honest, salt_of(&disk));
@@ -101,6 +103,8 @@ fn found_after_a_torn_write(salt_of: impl Fn(&SimulatedDisk) -> u64) -> Vec<Vec<
     // The sector of the outer run's header never arrived, nor what follows the value.
     file.write_at(&vec![0; start - honest], honest as u64).unwrap();
     file.set_length((start + value.len()) as u64).unwrap();
+    // So nobody was told of it.
+    disk.put(&synced, &synced_before);
     let (records, damage) = replay(&open(&disk));
     assert_eq!(damage, []);
     records.into_values().map(|record| record.key).collect()

@@ -98,7 +98,8 @@ fn a_crash_at_any_operation_loses_nothing_acknowledged() {
                 let disk = SimulatedDisk::new();
                 disk.inject(operation, Fault::PowerOff);
                 let (mut engine, mut expected) = start(&disk);
-                assert!(!live(&mut engine, &mut expected, seed, ROUNDS, &mut |_| true));
+                let is_last = live(&mut engine, &mut expected, seed, ROUNDS, &mut |_| true);
+                assert!(!is_last || operation + 1 == operations, "only a note of what is synced may fail");
                 disk.crash(survival);
                 let again = recover(&disk, SMALL);
                 let found = documents(&again.durable);

@@ -167,6 +167,7 @@ impl<'a, D: Disk> Batch<'a, D> {
         }
         self.write()?;
         self.shard.settle(self.base, false)?;
+        self.shard.note_commit();
         self.shard.max_cas = max_cas;
         self.shard.copy_mark = mark;
         if self.shard.batch_runs.len() > LIST_KEPT {

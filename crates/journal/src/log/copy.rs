@@ -5,9 +5,10 @@
 //! shard's history: opened, it is the shard as of one commit, after an unclean end.
 
 use super::buffer::{Buffer, read_up_to};
-use super::manifest::{End, Entry, Manifest, Sealed};
+use super::manifest::{End, Entry, EntryState, Left, Manifest, Sealed};
 use super::reader::Reader;
 use super::segment::{Catalogue, Segment, path_of};
+use super::synced::{Notebook, Synced};
 use super::table::Table;
 use crate::{Disk, Open, write_all_at};
 use rustix::io::Errno;
@@ -46,10 +47,11 @@ impl<D: Disk> Reader<D> {
         for segment in segments.iter() {
             let (number, to) = (segment.number(), path_of(destination, segment.number()));
             let part = Part::of(segment);
-            manifest.entries.push(Entry { origin: segment.origin, sealed: part.sealed.clone() });
+            let is_sealed = matches!(part.state, EntryState::Sealed(_));
+            manifest.entries.push(Entry { origin: segment.origin, state: part.state });
             manifest.next_segment = number + 1;
             manifest.end = Some(part.end);
-            if part.sealed.is_some() {
+            if is_sealed {
                 match disk.link(&segment.path, &to) {
                     Err(error) if error.raw_os_error() == Some(Errno::XDEV.raw_os_error()) => {}
                     result => {
@@ -60,6 +62,11 @@ impl<D: Disk> Reader<D> {
             }
             copy_bytes(disk, segment, part.length, &to, buffer)?;
         }
+        if let (Some(newest), Some(end)) = (segments.last(), manifest.end) {
+            let mut notebook = Notebook::open(disk, destination, catalogue.identity)?;
+            notebook.note(Synced { origin: newest.origin, end }, catalogue.identity)?;
+            notebook.sync()?;
+        }
         manifest.write(disk, destination, catalogue.identity)?;
         disk.sync_directory(destination)?;
         Ok(true)
@@ -68,7 +75,7 @@ impl<D: Disk> Reader<D> {
 
 /// The part of a segment that is copied.
 struct Part {
-    sealed: Option<Sealed>,
+    state: EntryState,
     length: u64,
     end: End,
 }
@@ -76,9 +83,12 @@ struct Part {
 impl Part {
     fn of<D: Disk>(segment: &Segment<D>) -> Self {
         let state = segment.state();
-        let sealed = if let Table::Sealed(footer) = &state.table { Some(Sealed::of(footer)) } else { None };
         let end = End { batch: state.last_batch, offset: state.end };
-        Self { sealed, length: state.length, end }
+        let entry = match &state.table {
+            Table::Sealed(footer) => EntryState::Sealed(Sealed::of(footer)),
+            Table::Memory(table) => EntryState::Left(Left { end, vbuckets: table.vbuckets().collect() }),
+        };
+        Self { state: entry, length: state.length, end }
     }
 }
 

@@ -43,10 +43,14 @@ pub enum Part {
     Commit,
     /// More of a batch than a commit record.
     Batch,
+    /// Everything up to this offset, which is known to have been synced.
+    Tail(u64),
     /// The tables at the end of a sealed segment.
     Footer,
     /// The manifest, or one of the two copies in it.
     Manifest,
+    /// The manifest is from before what is known to be synced.
+    OldManifest,
     /// A file that must exist does not.
     Missing,
     /// The file is the segment of this number under another name.
@@ -60,32 +64,41 @@ pub enum Part {
 impl Part {
     /// Returns true if files are missing or mixed up, rather than bytes in them.
     pub(super) fn is_of_files(self) -> bool {
-        matches!(self, Self::Missing | Self::Misnamed(_) | Self::Replaced | Self::Unnamed)
+        matches!(
+            self,
+            Self::Missing
+                | Self::Misnamed(_)
+                | Self::Replaced
+                | Self::Unnamed
+                | Self::OldManifest
+                | Self::Tail(_)
+        )
     }
 }
 
 impl fmt::Display for Damage {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}: ", self.path.display())?;
+        let mut say = |what| self.write_line(formatter, what);
         let part = match self.part {
-            Part::Missing => return self.write_line(formatter, format_args!("the file is missing")),
+            Part::Missing => return say(format_args!("the file is missing")),
             Part::Misnamed(number) => {
-                return self.write_line(
-                    formatter,
-                    format_args!("the file holds segment {number}, not the one of its name"),
-                );
+                return say(format_args!("the file holds segment {number}, not the one of its name"));
             }
             Part::Replaced => {
-                return self.write_line(
-                    formatter,
-                    format_args!("the file is not the segment that was written under this name"),
-                );
+                return say(format_args!("the file is not the segment that was written under this name"));
             }
             Part::Unnamed => {
-                return self.write_line(
-                    formatter,
-                    format_args!("the manifest does not name this segment: one of the two is out of date"),
-                );
+                return say(format_args!(
+                    "the manifest does not name this segment: one of the two is out of date"
+                ));
+            }
+            Part::OldManifest => {
+                return say(format_args!("the manifest is older than what was synced after it"));
+            }
+            Part::Tail(end) => {
+                let from = self.offset;
+                return say(format_args!("what was synced from offset {from} to {end} is not there"));
             }
             Part::Header => "segment header",
             Part::Run => "header of a run",

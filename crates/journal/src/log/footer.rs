@@ -172,14 +172,6 @@ impl Footer {
         self.trailer() + TRAILER_BYTES as u64
     }
 
-    /// Bytes of the footer of a segment with these runs.
-    pub fn bytes_of(runs: &[Run]) -> u64 {
-        let mut vbuckets: Vec<u16> = runs.iter().map(Run::vbucket).collect();
-        vbuckets.sort_unstable();
-        vbuckets.dedup();
-        (runs.len() * ENTRY_BYTES + vbuckets.len() * LINE_BYTES + TRAILER_BYTES) as u64
-    }
-
     /// Appends what comes after the table, given the lines it was created with.
     pub fn encode_end(&mut self, lines: &[Line], bytes: &mut Vec<u8>) {
         let start = bytes.len();

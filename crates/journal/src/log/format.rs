@@ -12,7 +12,7 @@
 //! on the segment's random salt: bytes that a client chooses, knowing that they are written unchanged, cannot pass for
 //! a run or a commit record.
 
-/// The version written. Version 1 can be read too; it has no salts and no manifest.
+/// The version of segments that is written. Version 1 can be read too; it has no salts and no manifest.
 pub(super) const VERSION: u32 = 2;
 /// The previous version.
 pub(super) const UNSALTED_VERSION: u32 = 1;
@@ -27,6 +27,8 @@ pub(super) const COMMIT_MAGIC: [u8; 4] = *b"CMT\x01";
 pub(super) const TRAILER_MAGIC: [u8; 8] = *b"DORMSEAL";
 /// First bytes of a manifest.
 pub(super) const MANIFEST_MAGIC: [u8; 8] = *b"DORMLIST";
+/// First bytes of a note of what is synced.
+pub(super) const SYNCED_MAGIC: [u8; 8] = *b"DORMSYNC";
 
 /// Sequence numbers, revisions and offsets have 48 bits; batch and segment numbers are not greater either.
 pub(super) const MAX_48: u64 = (1 << 48) - 1;

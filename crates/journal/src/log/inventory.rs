@@ -6,8 +6,8 @@
 //! | with another segment's | damage: the segment of this name is missing | damage: a copy |
 //! | with no readable header | counts as far as it can be read, or damage | a leftover |
 //!
-//! A segment that the manifest names but that has no file is damage too. A journal of version 1 has no manifest: all
-//! its files count, as far as their headers say so.
+//! A segment that the manifest names but that has no file is damage too, and so is a manifest from before what
+//! [`Synced`] knows. A journal of version 1 has no manifest: all its files count, as far as their headers say so.
 
 use super::buffer::read_up_to;
 use super::damage::{Damage, Part, Spoils};
@@ -15,6 +15,7 @@ use super::format::{Origin, UNSALTED_VERSION};
 use super::header::{Found, HEADER_BYTES, Header};
 use super::manifest::{self, End, Entry, Manifest};
 use super::segment::{number_of, path_of};
+use super::synced::Synced;
 use super::{Identity, OpenError};
 use crate::{Disk, File, Open};
 use std::io;
@@ -48,11 +49,13 @@ pub(super) struct Listed<F> {
     pub length: u64,
     pub header: Option<Header>,
     pub claim: Claim,
+    /// A batch of it that is known to be synced.
+    pub synced: Option<End>,
 }
 
 /// What the manifest says about a segment.
 pub(super) enum Claim {
-    /// It is alive; for the newest one, where it ended.
+    /// It is alive; for the newest one, where it ended if nothing was written since.
     Named(Entry, Option<End>),
     /// Nothing: it has a number that no segment has had.
     New,
@@ -66,7 +69,12 @@ impl<F> Listed<F> {
     }
 
     pub fn is_named(&self) -> bool {
-        matches!(self.claim, Claim::Named(..))
+        self.entry().is_some()
+    }
+
+    /// What the manifest says about it.
+    pub fn entry(&self) -> Option<&Entry> {
+        if let Claim::Named(entry, _) = &self.claim { Some(entry) } else { None }
     }
 }
 
@@ -91,6 +99,8 @@ pub(super) fn take<D: Disk>(
     let next_segment = numbers.last().map_or(1, |last| last + 1);
     let mut inventory = Inventory { next_segment, ..Inventory::default() };
     inventory.read_manifest(disk, directory, identity)?;
+    let synced = Synced::find(disk, directory, identity).map_err(|error| OpenError::io(directory, error))?;
+    inventory.check_age(directory, synced);
     let mut bytes = Vec::new();
     let mut has_salted = false;
     for number in numbers {
@@ -107,14 +117,13 @@ pub(super) fn take<D: Disk>(
             return Err(OpenError::Version { path, version });
         }
         has_salted |= matches!(&found, Found::Header(header) if header.version != UNSALTED_VERSION);
-        inventory.sort_in(path, number, file, length, &found);
+        inventory.sort_in(path, number, (file, length), &found, synced);
     }
     inventory.note_missing(directory);
     let is_lost =
         inventory.manifest.is_none() && inventory.damage.iter().all(|damage| damage.part != Part::Manifest);
     if is_lost && (has_begun || has_salted) {
-        let path = manifest::path_of(directory);
-        inventory.damage.push(Damage { path, offset: 0, spoils: Spoils::Everything, part: Part::Missing });
+        inventory.note_manifest(directory, Part::Missing);
     }
     Ok(Some(inventory))
 }
@@ -146,8 +155,32 @@ impl<F: File> Inventory<F> {
         Ok(())
     }
 
+    /// Compares the manifest with what was synced after it was written.
+    fn check_age(&mut self, directory: &Path, synced: Option<Synced>) {
+        let (Some(manifest), Some(synced)) = (&self.manifest, synced) else { return };
+        // A segment is entered, and a recorded end withdrawn, before any batch is noted as synced.
+        let is_newest = manifest.entries.last().is_some_and(|entry| entry.origin == synced.origin);
+        let is_beyond = |end: End| is_newest && end.batch < synced.end.batch;
+        if synced.origin.number >= manifest.next_segment || manifest.end.is_some_and(is_beyond) {
+            self.note_manifest(directory, Part::OldManifest);
+        }
+    }
+
+    /// Notes that the manifest does not say what counts.
+    fn note_manifest(&mut self, directory: &Path, part: Part) {
+        let path = manifest::path_of(directory);
+        self.damage.push(Damage { path, offset: 0, spoils: Spoils::Everything, part });
+    }
+
     /// Classifies a file.
-    fn sort_in(&mut self, path: PathBuf, number: u64, file: F, length: u64, found: &Found) {
+    fn sort_in(
+        &mut self,
+        path: PathBuf,
+        number: u64,
+        (file, length): (F, u64),
+        found: &Found,
+        synced: Option<Synced>,
+    ) {
         let entry = self.manifest.as_ref().and_then(|manifest| manifest.entry(number));
         let spoils = match (&self.manifest, entry) {
             (_, Some(entry)) => entry.spoils(),
@@ -182,7 +215,8 @@ impl<F: File> Inventory<F> {
             (_, Some(header)) => header.origin,
             (_, None) => Origin::unsalted(number),
         };
-        self.segments.push(Listed { origin, file, length, header, claim });
+        let synced = synced.filter(|synced| synced.origin == origin).map(|synced| synced.end);
+        self.segments.push(Listed { origin, file, length, header, claim, synced });
     }
 
     fn note_missing(&mut self, directory: &Path) {

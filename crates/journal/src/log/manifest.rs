@@ -17,24 +17,27 @@
 //!            +  4  CRC32C of the above, seeded with segment 0 and offset 0
 //!
 //! entry      0  6  number of the segment
-//!            6  1  bit 0: sealed; bit 1: the vBuckets are those of the entry before
+//!            6  1  bit 0: sealed; bit 1: the vBuckets are those of the entry before; bit 2: left
 //!            7  1  0
 //!            8  8  salt of the segment; 0 in one of version 1
-//!           16  8  length of the file, if sealed; otherwise 0
+//!           16  8  length of the file, if sealed; where its last batch ends, if left; otherwise 0
 //!           24  4  checksum of the trailer, if sealed; otherwise 0
-//!           28     if sealed, unless bit 1 is set: a bit per vBucket of the bucket that has runs in the segment
+//!           28  8  its last batch, if left; otherwise these bytes do not exist
+//!            +     if sealed or left, unless bit 1 is set: a bit per vBucket of the bucket that has runs in the segment
 //! ```
+//!
+//! Version 2 has no entries that are left.
 //!
 //! * The file is replaced as a whole: written under another name, synced and renamed, and the directory synced.
 //! * A segment is entered once its first batch is synced, and before that batch is acknowledged. It is taken out before
 //!   it is unlinked. So a file that is not entered is either a leftover with a number below the least unused one, or a
 //!   new segment whose only batch was never acknowledged.
 //! * That a segment was sealed is entered with the next one. Until then it may have any of the shard's vBuckets.
+//! * A segment that is left is not sealed, and does not change any more: after a failed write or sync, or since the
+//!   shard was closed or copied.
 
 use super::footer::Footer;
-use super::format::{
-    CHECKSUM_BYTES, Fields, MANIFEST_MAGIC, MAX_48, Origin, Put, VERSION, checksum, is_intact,
-};
+use super::format::{CHECKSUM_BYTES, Fields, MANIFEST_MAGIC, MAX_48, Origin, Put, checksum, is_intact};
 use super::{Identity, Spoils};
 use crate::log::buffer::read_up_to;
 use crate::{Disk, File, Open, replace_file};
@@ -44,11 +47,15 @@ use std::sync::Arc;
 
 const NAME: &str = "MANIFEST";
 const NEW: &str = "MANIFEST.new";
+const VERSION: u32 = 3;
+/// The previous version, without entries that are left.
+const VERSION_WITHOUT_LEFT: u32 = 2;
 const HEAD_BYTES: usize = 64;
 const LENGTH_OFFSET: usize = 12;
 const ENTRY_BYTES: usize = 28;
 const SEALED: u8 = 1;
 const SAME_VBUCKETS: u8 = 2;
+const LEFT: u8 = 4;
 /// A longer file is not a manifest. This is enough for some 100,000 segments with vBuckets of their own.
 const BYTES_MAX: u64 = 64 << 20;
 
@@ -67,15 +74,33 @@ pub(super) struct Manifest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub origin: Origin,
-    /// `None` while it is written to, and a little longer.
-    pub sealed: Option<Sealed>,
+    pub state: EntryState,
 }
 
-/// What is known about a segment that does not change any more.
+/// What is known of a live segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum EntryState {
+    /// Nothing: it is written to, or was a moment ago.
+    Open,
+    /// It has a footer.
+    Sealed(Sealed),
+    /// It has none, and does not change any more.
+    Left(Left),
+}
+
+/// What is known of a sealed segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sealed {
     pub length: u64,
     pub trailer_checksum: u32,
+    /// The vBuckets that have runs in it.
+    pub vbuckets: Arc<[u16]>,
+}
+
+/// What is known of a segment that was left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Left {
+    pub end: End,
     /// The vBuckets that have runs in it.
     pub vbuckets: Arc<[u16]>,
 }
@@ -111,10 +136,24 @@ pub(super) fn path_of(directory: &Path) -> PathBuf {
 impl Entry {
     /// What is lost without the segment.
     pub fn spoils(&self) -> Spoils {
-        match &self.sealed {
-            Some(sealed) => Spoils::VBuckets(sealed.vbuckets.clone()),
-            None => Spoils::Everything,
+        self.vbuckets().map_or(Spoils::Everything, |vbuckets| Spoils::VBuckets(vbuckets.clone()))
+    }
+
+    fn vbuckets(&self) -> Option<&Arc<[u16]>> {
+        match &self.state {
+            EntryState::Open => None,
+            EntryState::Sealed(Sealed { vbuckets, .. }) | EntryState::Left(Left { vbuckets, .. }) => {
+                Some(vbuckets)
+            }
         }
+    }
+
+    pub fn sealed(&self) -> Option<&Sealed> {
+        if let EntryState::Sealed(sealed) = &self.state { Some(sealed) } else { None }
+    }
+
+    pub fn left(&self) -> Option<&Left> {
+        if let EntryState::Left(left) = &self.state { Some(left) } else { None }
     }
 }
 
@@ -143,19 +182,33 @@ impl Manifest {
 
     /// Enters a segment, which is newer than all others.
     pub fn enter(&mut self, origin: Origin) {
-        self.entries.push(Entry { origin, sealed: None });
+        self.entries.push(Entry { origin, state: EntryState::Open });
         self.next_segment = self.next_segment.max(origin.number + 1);
         self.end = None;
     }
 
     /// Records that a segment is sealed, if it is entered.
     pub fn seal(&mut self, footer: &Footer) {
-        let number = footer.origin.number;
+        self.set_state(footer.origin.number, EntryState::Sealed(Sealed::of(footer)));
+    }
+
+    /// Records that a segment was left, if it is entered.
+    pub fn leave(&mut self, number: u64, left: Left) {
+        self.set_state(number, EntryState::Left(left));
+    }
+
+    fn set_state(&mut self, number: u64, state: EntryState) {
         if let Ok(index) = self.entries.binary_search_by_key(&number, |entry| entry.origin.number)
             && let Some(entry) = self.entries.get_mut(index)
         {
-            entry.sealed = Some(Sealed::of(footer));
+            entry.state = state;
         }
+    }
+
+    /// Records that a segment is written to, and so that nothing is known of the end any more.
+    pub fn reopen(&mut self, number: u64) {
+        self.end = None;
+        self.set_state(number, EntryState::Open);
     }
 
     pub fn remove(&mut self, number: u64) {
@@ -170,14 +223,16 @@ impl Manifest {
 
     fn encode(&self, identity: Identity) -> Vec<u8> {
         let mut body = Vec::new();
-        let mut before: Option<&Sealed> = None;
+        let mut before: Option<&Arc<[u16]>> = None;
         for entry in &self.entries {
-            let is_same = |sealed: &Sealed| before.is_some_and(|before| before.vbuckets == sealed.vbuckets);
-            let same = entry.sealed.as_ref().is_some_and(is_same);
-            let flags =
-                if entry.sealed.is_some() { SEALED } else { 0 } | if same { SAME_VBUCKETS } else { 0 };
-            let (length, sum) =
-                entry.sealed.as_ref().map_or((0, 0), |sealed| (sealed.length, sealed.trailer_checksum));
+            let vbuckets = entry.vbuckets();
+            let is_same = vbuckets.is_some() && vbuckets == before;
+            let (flag, length, sum) = match &entry.state {
+                EntryState::Open => (0, 0, 0),
+                EntryState::Sealed(sealed) => (SEALED, sealed.length, sealed.trailer_checksum),
+                EntryState::Left(left) => (LEFT, left.end.offset, 0),
+            };
+            let flags = flag | if is_same { SAME_VBUCKETS } else { 0 };
             let fixed: [u8; ENTRY_BYTES] = Put::new()
                 .u48(entry.origin.number)
                 .u8(flags)
@@ -187,11 +242,14 @@ impl Manifest {
                 .u32(sum)
                 .finish();
             body.extend_from_slice(&fixed);
-            if let Some(sealed) = &entry.sealed {
-                if !same {
-                    put_bitmap(&mut body, &sealed.vbuckets, identity.vbuckets);
+            if let Some(left) = entry.left() {
+                body.extend_from_slice(&left.end.batch.to_le_bytes());
+            }
+            if let Some(vbuckets) = vbuckets {
+                if !is_same {
+                    put_bitmap(&mut body, vbuckets, identity.vbuckets);
                 }
-                before = Some(sealed);
+                before = Some(vbuckets);
             }
         }
         let length = HEAD_BYTES + body.len() + CHECKSUM_BYTES;
@@ -236,7 +294,7 @@ impl Manifest {
         };
         let mut fields = Fields(copy.get(MANIFEST_MAGIC.len()..).unwrap_or_default());
         let version = fields.u32();
-        if version != VERSION {
+        if version != VERSION && version != VERSION_WITHOUT_LEFT {
             return Ok(Found::Version(version));
         }
         let _length = fields.u32();
@@ -265,12 +323,19 @@ impl Manifest {
             let number = fields.u48();
             let (flags, _) = (fields.u8(), fields.u8());
             let (salt, length, trailer_checksum) = (fields.u64(), fields.u64(), fields.u32());
-            if flags & SEALED != 0 && flags & SAME_VBUCKETS == 0 {
+            let batch = if flags & LEFT != 0 { fields.u64() } else { 0 };
+            if flags & (SEALED | LEFT) != 0 && flags & SAME_VBUCKETS == 0 {
                 before = take_bitmap(&mut fields, vbuckets)?;
             }
-            let sealed =
-                (flags & SEALED != 0).then(|| Sealed { length, trailer_checksum, vbuckets: before.clone() });
-            manifest.entries.push(Entry { origin: Origin { number, salt }, sealed });
+            let state = match flags & (SEALED | LEFT) {
+                0 => EntryState::Open,
+                SEALED => EntryState::Sealed(Sealed { length, trailer_checksum, vbuckets: before.clone() }),
+                LEFT => {
+                    EntryState::Left(Left { end: End { batch, offset: length }, vbuckets: before.clone() })
+                }
+                _ => return None,
+            };
+            manifest.entries.push(Entry { origin: Origin { number, salt }, state });
         }
         let numbers = || manifest.entries.iter().map(|entry| entry.origin.number);
         let is_plausible = numbers().is_sorted_by(|a, b| a < b)

@@ -15,13 +15,14 @@ use super::damage::{Damage, Part, Spoils};
 use super::footer::Footer;
 use super::header::{HEADER_BYTES, Header};
 use super::inventory::{self, Claim, Listed, counts, header_after};
-use super::manifest::{Entry, Sealed};
+use super::manifest::{End, Entry, Left};
 use super::scan::{Scan, Subject};
 use super::segment::{Catalogue, Segment, State, path_of};
-use super::shard::{Active, Shard};
+use super::shard::{Active, Shard, is_no_space};
 use super::table::{RunTable, Table};
 use super::{Identity, OpenError, Options, WriteError};
 use crate::{Disk, File, Open, write_all_at};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -81,19 +82,22 @@ pub(super) fn look<F: File>(
 ) -> io::Result<Looked> {
     let mut damage = Vec::new();
     let mut note = |offset, spoils, part| damage.push(Damage { path: path.to_owned(), offset, spoils, part });
-    let (named, end) = match &listed.claim {
+    let (named, recorded) = match &listed.claim {
         Claim::Named(entry, end) => (Some(entry), *end),
         Claim::New | Claim::Unknown => (None, None),
     };
-    let sealed = named.and_then(|entry| entry.sealed.as_ref());
+    let sealed = named.and_then(Entry::sealed);
+    let end = named.and_then(Entry::left).map(|left| left.end).or(recorded);
+    let spoils = || named.map_or(Spoils::Everything, Entry::spoils);
     // A segment that the manifest does not name has one batch at most.
     let is_unnamed = |batches: usize| matches!(listed.claim, Claim::New) && batches > 1;
     if let Some(footer) = Footer::read(&listed.file, listed.origin, listed.length, vbuckets)? {
         if listed.header.is_none() {
             note(0, Spoils::Nothing, Part::Header);
         }
-        if sealed.is_some_and(|sealed| !sealed.matches(&footer)) {
-            note(footer.table, named.map_or(Spoils::Everything, Entry::spoils), Part::Replaced);
+        let is_older = listed.synced.is_some_and(|synced| footer.last_batch < synced.batch);
+        if is_older || sealed.is_some_and(|sealed| !sealed.matches(&footer)) {
+            note(footer.table, spoils(), Part::Replaced);
         }
         if is_unnamed(usize::MAX) {
             note(0, Spoils::Everything, Part::Unnamed);
@@ -111,23 +115,31 @@ pub(super) fn look<F: File>(
         length: listed.length,
         first_batch: listed.header.map(|header| header.first_batch),
         bound: follower.map(|next| next.committed).or(end.map(|end| end.batch)),
+        end: end.or(listed.synced),
+        spoils: spoils(),
     };
     let scan = Scan::of(&subject, buffer)?;
     if listed.header.is_none() && !scan.batches.is_empty() {
         note(0, Spoils::Nothing, Part::Header);
     }
-    if sealed.is_some() || follower.is_some_and(|next| next.previous_sealed) {
-        // The length of the file is that of what was found and its footer, or else batches are gone: the segment that
-        // knew the last one may have been compacted away.
-        let is_short = |sealed: &Sealed| scan.end + Footer::bytes_of(&scan.runs) != sealed.length;
-        let lost = named.filter(|_| scan.flaws.is_empty() && sealed.is_some_and(is_short));
-        note(scan.end, lost.map_or(Spoils::Nothing, Entry::spoils), Part::Footer);
+    if let Some(sealed) = sealed {
+        // The trailer's checksum covers the place of every run: if it is the same, none of them is missing.
+        let is_complete = scan.footer(listed.origin).is_some_and(|footer| sealed.matches(&footer));
+        let (lost, part) =
+            if is_complete { (Spoils::Nothing, Part::Footer) } else { (spoils(), Part::Tail(sealed.length)) };
+        note(scan.end, lost, part);
+    } else if follower.is_some_and(|next| next.previous_sealed) {
+        note(scan.end, Spoils::Nothing, Part::Footer);
     }
-    if let Some(entry) = named.filter(|_| scan.batches.is_empty() && listed.header.is_none()) {
-        note(0, entry.spoils(), Part::Batch);
+    if named.is_some() && scan.batches.is_empty() && listed.header.is_none() {
+        note(0, spoils(), Part::Batch);
     }
     if is_unnamed(scan.batches.len()) {
         note(0, Spoils::Everything, Part::Unnamed);
+    }
+    if recorded.is_some() && scan.goes_beyond {
+        // The recorded end is withdrawn before anything more is written.
+        note(scan.end, Spoils::Everything, Part::OldManifest);
     }
     for flaw in &scan.flaws {
         note(flaw.offset, flaw.spoils.clone(), flaw.part);
@@ -156,6 +168,8 @@ pub(super) fn scan_sealed<F: File>(
         length: footer.table,
         first_batch: listed.header.map(|header| header.first_batch),
         bound: Some(footer.last_batch),
+        end: Some(End { batch: footer.last_batch, offset: footer.table }),
+        spoils: Spoils::VBuckets(footer.lines().map(|line| line.vbucket).collect()),
     };
     Scan::of(&subject, buffer)
 }
@@ -186,6 +200,8 @@ impl<D: Disk> Shard<D> {
         let directory_exists =
             found.as_ref().is_some_and(|found| found.manifest.is_some() || !found.segments.is_empty());
         let found = found.unwrap_or_default();
+        let newest_named = found.manifest.as_ref().and_then(|manifest| manifest.entries.last());
+        let newest_named = newest_named.map(|entry| entry.origin.number);
         let mut opened = Opened {
             shard: Shard {
                 disk,
@@ -206,6 +222,7 @@ impl<D: Disk> Shard<D> {
                 manifest: found.manifest.clone().unwrap_or_default(),
                 // The cache may show one that never reached the disk.
                 manifest_is_written: false,
+                notebook: None,
                 keeps_files: false,
                 is_frozen: false,
                 is_closed: false,
@@ -242,6 +259,7 @@ impl<D: Disk> Shard<D> {
         opened.segments = segments.iter().rev().cloned().collect();
         opened.shard.synced_batch = opened.shard.last_batch;
         opened.shard.max_cas = opened.max_cas;
+        opened.note_synced(newest_named)?;
         Ok(opened)
     }
 }
@@ -378,7 +396,8 @@ impl<D: Disk> Opened<D> {
         }
         // Damaged records and runs are left out: replay finds them once more.
         let by_replay = |damage: &Damage| matches!(damage.part, Part::Record | Part::Run);
-        self.damage.extend(looked.damage.into_iter().filter(|damage| !by_replay(damage)));
+        self.damage
+            .extend(std::mem::take(&mut looked.damage).into_iter().filter(|damage| !by_replay(damage)));
         if !listed.is_named() {
             shard.manifest.enter(listed.origin);
         }
@@ -391,6 +410,12 @@ impl<D: Disk> Opened<D> {
         {
             shard.manifest.seal(footer);
         }
+        if is_newest
+            && damaged
+            && let Some(left) = left(&looked, listed.entry())
+        {
+            shard.manifest.leave(listed.number(), left);
+        }
         let (end, last_batch) = (looked.end, looked.last_batch);
         let state = State { table: looked.table, end, last_batch, length, damaged };
         let file = (!is_sealed).then(|| listed.file.clone());
@@ -399,6 +424,7 @@ impl<D: Disk> Opened<D> {
         if goes_on && !is_sealed {
             let file = listed.file.clone();
             shard.active = Some(Active { segment, file, end, length: end, has_tail: false, is_named: true });
+            shard.manifest.reopen(listed.number());
             if let Some(header) = listed.header {
                 shard.previous = (header.previous, header.previous_sealed);
             }
@@ -407,6 +433,31 @@ impl<D: Disk> Opened<D> {
         }
         Ok(())
     }
+
+    /// Notes how far the newest segment is synced, which it is now, unless the manifest on disk does not name it yet.
+    fn note_synced(&mut self, newest_named: Option<u64>) -> Result<(), OpenError> {
+        let active = self.shard.active.as_ref().map(|active| active.segment.number());
+        if active != newest_named {
+            return Ok(());
+        }
+        match self.shard.note_synced() {
+            // It is noted with the next batch.
+            Err(error) if !is_no_space(&error) => Err(OpenError::io(&self.shard.directory, error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is known of the end of the newest segment, which is damaged and not written to any more.
+fn left(looked: &Looked, entry: Option<&Entry>) -> Option<Left> {
+    let Table::Memory(table) = &looked.table else { return None };
+    if entry.is_some_and(|entry| entry.sealed().is_some()) {
+        return None;
+    }
+    let known = entry.and_then(Entry::left).map(|left| left.vbuckets.iter().copied());
+    let vbuckets: BTreeSet<u16> = table.vbuckets().chain(known.into_iter().flatten()).collect();
+    let end = End { batch: looked.last_batch, offset: looked.end };
+    Some(Left { end, vbuckets: vbuckets.into_iter().collect() })
 }
 
 /// Cuts the segment back to its last batch, without the mark of a clean end. Returns its end.

@@ -12,12 +12,17 @@
 //!
 //! Damage in a batch that is known to be synced is reported. A batch that is not known to be synced counts if all of it
 //! is there; otherwise it and what follows are a torn tail.
+//!
+//! That a commit record is all that is missing is certain only if it is known where it ended: the runs before it must
+//! then fill the batch. Otherwise some of them may be gone as well.
 
 use super::buffer::{Buffer, Window};
 use super::commit::{COMMIT_BYTES, Commit, CopyMark};
 use super::damage::{Part, Spoils};
+use super::footer::Footer;
 use super::format::{COMMIT_MAGIC, Origin, RUN_MAGIC};
 use super::header::HEADER_BYTES;
+use super::manifest::End;
 use super::replay::read_run;
 use super::run::{ENTRY_BYTES, RUN_HEADER_BYTES, Run};
 use crate::File;
@@ -56,6 +61,8 @@ pub(super) struct Scan {
     pub end: u64,
     /// The greatest batch number seen, including batches that do not count.
     pub last_number: u64,
+    /// There are whole batches after the last one that counts.
+    pub goes_beyond: bool,
 }
 
 /// The segment to scan.
@@ -69,6 +76,18 @@ pub(super) struct Subject<'a, F> {
     pub first_batch: Option<u64>,
     /// The last batch in it that counts, if the next segment or the manifest says so.
     pub bound: Option<u64>,
+    /// A batch that must be in it, and where it ends.
+    pub end: Option<End>,
+    /// What may be lost with a batch whose runs are not known.
+    pub spoils: Spoils,
+}
+
+impl<F> Subject<'_, F> {
+    /// The last batch that must be in it; 0 if none must.
+    fn must_have(&self) -> u64 {
+        let batch = self.bound.unwrap_or(0).max(self.end.map_or(0, |end| end.batch));
+        if self.first_batch.is_none_or(|first| first <= batch) { batch } else { 0 }
+    }
 }
 
 /// A run with a readable header that no commit record has listed yet.
@@ -111,6 +130,17 @@ impl Scan {
         walk.walk()?;
         walk.end_by_bound();
         Ok(walk.decide())
+    }
+
+    /// The footer that the segment has if what was found is all there was.
+    pub fn footer(&self, origin: Origin) -> Option<Footer> {
+        let last = self.batches.last()?;
+        let (mut footer, lines) = Footer::of(&mut self.runs.clone(), origin, self.end);
+        footer.last_batch = last.number;
+        footer.max_cas = last.max_cas;
+        footer.copied = last.copied;
+        footer.encode_end(&lines, &mut Vec::new());
+        Some(footer)
     }
 }
 
@@ -156,7 +186,13 @@ impl<F: File> Walk<'_, F> {
             return Ok(None);
         }
         if commit.start > self.end {
-            self.orphan(commit.start, commit.batch.saturating_sub(1));
+            let number = commit.batch.saturating_sub(1);
+            let seen = self.pending.iter().filter(|pending| pending.run.end() <= commit.start);
+            let number = seen.map(|pending| pending.batch).max().unwrap_or(number).min(number);
+            // A batch that must be there is not taken for one that follows it.
+            let is_missing = last < self.subject.must_have();
+            let number = if is_missing { number.min(self.subject.must_have()) } else { number };
+            self.orphan(commit.start, number, Part::Batch);
         }
         let mut runs = Vec::with_capacity(commit.runs as usize);
         let mut flaws = Vec::new();
@@ -187,26 +223,41 @@ impl<F: File> Walk<'_, F> {
         Ok(Some(end))
     }
 
-    /// Makes a batch of what was found between the last commit and `end`, where there must have been one with at most
-    /// this number.
-    fn orphan(&mut self, end: u64, number: u64) {
-        let start = self.end;
-        let taken: Vec<Pending> = self.pending.extract_if(.., |pending| pending.run.end() <= end).collect();
-        let runs: Vec<Run> = taken.iter().map(|pending| pending.run).collect();
-        let runs_end = runs.iter().try_fold(start, |at, run| (run.offset() == at).then(|| run.end()));
-        let commit_bytes = (COMMIT_BYTES + ENTRY_BYTES * runs.len()) as u64;
-        let mut flaws: Vec<Flaw> = taken.iter().filter_map(|pending| pending.flaw.clone()).collect();
-        flaws.push(match runs_end {
+    /// Makes a batch of what was found between the last commit and `end`, where the one of this number ends. `lost` is
+    /// missing unless it is certain that the commit record alone is.
+    fn orphan(&mut self, end: u64, number: u64, lost: Part) {
+        let taken = self.take_pending(end);
+        let runs_end = taken
+            .iter()
+            .try_fold(self.end, |at, pending| (pending.run.offset() == at).then(|| pending.run.end()));
+        let commit_bytes = (COMMIT_BYTES + ENTRY_BYTES * taken.len()) as u64;
+        let flaw = match runs_end {
             // Only the commit record is missing.
-            Some(offset) if offset + commit_bytes == end => {
+            Some(offset) if !taken.is_empty() && offset + commit_bytes == end => {
                 Flaw { offset, spoils: Spoils::Nothing, part: Part::Commit }
             }
-            _ => Flaw { offset: start, spoils: Spoils::Everything, part: Part::Batch },
-        });
-        let number = taken.iter().map(|pending| pending.batch).max().unwrap_or(number).min(number);
+            _ => Flaw { offset: self.end, spoils: self.subject.spoils.clone(), part: lost },
+        };
+        self.add_orphan(taken, end, number, flaw);
+    }
+
+    /// Makes a batch of what was found between the last commit and `end`, and is not all.
+    fn lose(&mut self, end: u64, number: u64, part: Part) {
+        let taken = self.take_pending(end);
+        let flaw = Flaw { offset: self.end, spoils: self.subject.spoils.clone(), part };
+        self.add_orphan(taken, end, number, flaw);
+    }
+
+    fn take_pending(&mut self, end: u64) -> Vec<Pending> {
+        self.pending.extract_if(.., |pending| pending.run.end() <= end).collect()
+    }
+
+    fn add_orphan(&mut self, taken: Vec<Pending>, end: u64, number: u64, flaw: Flaw) {
+        let runs = taken.iter().map(|pending| pending.run).collect();
+        let flaws = taken.into_iter().filter_map(|pending| pending.flaw).chain([flaw]).collect();
         let batch = BatchFound {
             number,
-            start,
+            start: self.end,
             end,
             max_cas: 0,
             copied: CopyMark::default(),
@@ -217,22 +268,24 @@ impl<F: File> Walk<'_, F> {
         self.end = end;
     }
 
-    /// The next segment knows of a batch in this one whose commit record was not found.
+    /// A batch that must be there may have no readable commit record, and nothing behind it that says so.
     fn end_by_bound(&mut self) {
-        let Some(bound) = self.subject.bound else { return };
-        let last = self.groups.last().map_or(0, |group| group.batch.number);
-        let is_here = self.subject.first_batch.is_none_or(|first| first <= bound) && bound > 0;
-        if last >= bound || !is_here {
+        let bound = self.subject.must_have();
+        if self.groups.last().map_or(0, |group| group.batch.number) >= bound {
             return;
         }
         self.pending.retain(|pending| pending.batch <= bound);
-        let runs_end = self.pending.last().map_or(self.end, |pending| pending.run.end());
-        let commit_bytes = (COMMIT_BYTES + ENTRY_BYTES * self.pending.len()) as u64;
-        self.orphan((runs_end + commit_bytes).min(self.subject.length), bound);
+        let (start, length) = (self.end, self.subject.length);
+        match self.subject.end.filter(|end| end.batch == bound && end.offset >= start) {
+            Some(end) => self.orphan(end.offset, bound, Part::Tail(end.offset)),
+            // The runs that are found may be followed by others that are not.
+            None => self.lose(length, bound, Part::Batch),
+        }
     }
 
     fn decide(self) -> Scan {
-        let known = self.groups.iter().filter_map(|group| group.synced).max().unwrap_or(0);
+        let in_commits = self.groups.iter().filter_map(|group| group.synced).max().unwrap_or(0);
+        let known = in_commits.max(self.subject.end.map_or(0, |end| end.batch));
         let synced = self.subject.bound.unwrap_or(known);
         let mut scan = Scan { end: HEADER_BYTES as u64, ..Scan::default() };
         let pending = self.pending.iter().map(|pending| pending.batch);
@@ -243,6 +296,7 @@ impl<F: File> Walk<'_, F> {
             // The manifest of a closed shard names the batch before the mark of the clean end.
             let is_beyond = self.subject.bound.is_some() && !group.batch.is_close;
             if !is_synced && (is_beyond || !group.flaws.is_empty()) {
+                scan.goes_beyond = is_beyond && group.flaws.is_empty();
                 break;
             }
             scan.end = group.batch.end;

@@ -157,6 +157,14 @@ impl<D: Disk> Segment<D> {
         self.runs_of(vbucket, |line| line.last > 0 && line.first < seqno, is_before)
     }
 
+    /// The vBuckets that have runs in it.
+    pub(super) fn vbuckets(&self) -> Arc<[u16]> {
+        match &self.state.read().table {
+            Table::Memory(table) => table.vbuckets().collect(),
+            Table::Sealed(footer) => footer.lines().map(|line| line.vbucket).collect(),
+        }
+    }
+
     /// Adds to the number of runs of each vBucket.
     pub(super) fn count(&self, counts: &mut [u32]) {
         match &self.state.read().table {

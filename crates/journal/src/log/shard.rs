@@ -19,10 +19,11 @@ use super::compaction::Compaction;
 use super::footer::Footer;
 use super::format::{Origin, VERSION};
 use super::header::{HEADER_BYTES, Header};
-use super::manifest::{End, Manifest};
+use super::manifest::{End, Left, Manifest};
 use super::reader::Reader;
 use super::run::Run;
 use super::segment::{Catalogue, Segment, State, path_of};
+use super::synced::{Notebook, Synced};
 use super::table::Table;
 use super::{Identity, Options, WriteError};
 use crate::{Disk, File, Open, write_all_at};
@@ -66,6 +67,8 @@ pub struct Shard<D: Disk> {
     pub(super) manifest: Manifest,
     /// It is on disk. If not, an older one or none is, and it is unknown which.
     pub(super) manifest_is_written: bool,
+    /// Where is noted what is synced; open since the first note.
+    pub(super) notebook: Option<Notebook<D::File>>,
     /// Files are missing or mixed up: none is removed before that is repaired.
     pub(super) keeps_files: bool,
     /// It is unknown what of it is whole: nothing is written.
@@ -148,9 +151,13 @@ impl<D: Disk> Shard<D> {
         self.shorten(start + commit.bytes())?;
         self.settle(start + commit.bytes(), true)?;
         // Without the mark, which the next start removes.
-        let end = Some(End { batch, offset: start });
-        if self.manifest.end != end || !self.manifest_is_written {
-            self.write_manifest(Manifest { end, ..self.manifest.clone() })?;
+        let end = End { batch, offset: start };
+        if self.manifest.end != Some(end) || !self.manifest_is_written {
+            let mut manifest = Manifest { end: Some(end), ..self.manifest.clone() };
+            if let Some(active) = &self.active {
+                manifest.leave(active.segment.number(), Left { end, vbuckets: active.segment.vbuckets() });
+            }
+            self.write_manifest(manifest)?;
         }
         self.is_closed = true;
         Ok(())
@@ -178,7 +185,37 @@ impl<D: Disk> Shard<D> {
             return Ok(());
         }
         self.create_directory().map_err(WriteError::of)?;
-        self.write_manifest(Manifest { end: None, ..self.manifest.clone() })
+        // The directory is synced with the manifest.
+        self.open_notebook().map_err(WriteError::of)?;
+        let mut manifest = Manifest { end: None, ..self.manifest.clone() };
+        if let Some(active) = &self.active {
+            manifest.reopen(active.segment.number());
+        }
+        self.write_manifest(manifest)
+    }
+
+    fn open_notebook(&mut self) -> io::Result<&mut Notebook<D::File>> {
+        match &mut self.notebook {
+            Some(notebook) => Ok(notebook),
+            none => Ok(none.insert(Notebook::open(&self.disk, &self.directory, self.identity)?)),
+        }
+    }
+
+    /// Notes that a batch is committed, if it is synced.
+    pub(super) fn note_commit(&mut self) {
+        // It is durable all the same. Until a note succeeds, a tail that is lost would pass for a torn one.
+        if self.synced_batch == self.last_batch && self.note_synced().is_err() {
+            self.notebook = None;
+        }
+    }
+
+    /// Notes how far the active segment is synced.
+    pub(super) fn note_synced(&mut self) -> io::Result<()> {
+        let Some(active) = &self.active else { return Ok(()) };
+        let end = End { batch: self.synced_batch, offset: active.end };
+        let (synced, identity) = (Synced { origin: active.segment.origin, end }, self.identity);
+        let notebook = self.open_notebook()?;
+        if notebook.newest == Some(synced) { Ok(()) } else { notebook.note(synced, identity) }
     }
 
     /// Replaces the manifest durably.
@@ -382,6 +419,9 @@ impl<D: Disk> Shard<D> {
     fn abandon(&mut self) {
         if let Some(active) = self.active.take() {
             if active.is_named {
+                let end = End { batch: active.segment.state().last_batch, offset: active.end };
+                let left = Left { end, vbuckets: active.segment.vbuckets() };
+                self.manifest.leave(active.segment.number(), left);
                 self.previous = (active.segment.number(), false);
             } else {
                 self.junk.push(active.segment.path.clone());

@@ -52,6 +52,11 @@ impl RunTable {
         .map(|(run, _)| run)
     }
 
+    /// The vBuckets that have runs.
+    pub fn vbuckets(&self) -> impl Iterator<Item = u16> {
+        (0..).zip(&self.newest).filter(|(_, newest)| **newest != NONE).map(|(vbucket, _)| vbucket)
+    }
+
     /// Adds the number of runs of each vBucket that has some.
     pub fn count(&self, counts: &mut [u32]) {
         for run in &self.runs {

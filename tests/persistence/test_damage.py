@@ -237,32 +237,45 @@ def test_a_torn_tail_is_no_error(written, start, tmp_path, tail):
 
 
 def test_the_last_batch_cut_anywhere(written, start, tmp_path):
-    """A file that ends inside its last batch loses that entire batch, and nothing else."""
+    """A file that ends inside its last batch loses that entire batch, and nothing else. It is damage if the batch was
+    synced, as SYNCED beside it tells, and a torn tail otherwise."""
     home = tmp_path / "home"
     shutil.copytree(written[0], home)
     node = start(home=home)
+    synced = home / SHARD / "SYNCED"
     with Peer(node.kv) as peer:
         peer.await_warm_up()
         assert peer.set(b"kept", b"1", PERSIST_TO_MAJORITY).status == SUCCESS
         # A batch ends with a small four-byte number, followed by zeros that are written ahead.
         before = len(sorted((home / SHARD).glob("*.segment"))[-1].read_bytes().rstrip(b"\0")) + 3
+        synced_before = synced.read_bytes()
         assert peer.set(b"cut", b"2" * 500, PERSIST_TO_MAJORITY).status == SUCCESS
     node.kill()
+    pristine = tmp_path / "pristine"
+    shutil.copytree(home / "node", pristine)
     last = sorted((home / SHARD).glob("*.segment"))[-1]
     whole = last.read_bytes().rstrip(b"\0")
     assert len(whole) > before + 500
     for length in {before + 1, before + 30, (before + len(whole)) // 2, len(whole) - 1}:
-        last.write_bytes(whole[:length])
-        node = start(home=home)
-        with Peer(node.kv) as peer:
-            peer.await_warm_up()
-            assert not peer.damaged_vbuckets()
-            assert peer.get(b"kept").value == b"1"
-            assert peer.get(b"cut").status in (NOT_FOUND, SUCCESS)
-            for key, value in written[1].items():
-                assert peer.get(key).value == value, key
-        node.kill()
-        for path in (home / SHARD).glob("*.segment"):
-            if path > last:
-                path.unlink()
-        last.write_bytes(whole)
+        for is_known in (False, True):
+            shutil.rmtree(home / "node")
+            shutil.copytree(pristine, home / "node")
+            last.write_bytes(whole[:length])
+            if not is_known:
+                synced.write_bytes(synced_before)
+            verified = journal("verify", home / "node/buckets/default")
+            assert verified.returncode == int(is_known), verified.stdout
+            node = start(home=home)
+            with Peer(node.kv) as peer:
+                peer.await_warm_up()
+                if is_known and length < len(whole) - 1:
+                    # It is not known which vBuckets the batch had.
+                    assert peer.damaged_vbuckets() == set(range(VBUCKETS))
+                    assert "is not there" in verified.stdout, verified.stdout
+                elif not is_known:
+                    assert not peer.damaged_vbuckets()
+                    assert peer.get(b"kept").value == b"1"
+                    assert peer.get(b"cut").status == NOT_FOUND
+                    for key, value in written[1].items():
+                        assert peer.get(key).value == value, key
+            node.kill()

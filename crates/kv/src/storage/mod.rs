@@ -12,7 +12,7 @@ mod state;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-use journal::log::{Buffer, Reader, Shard as Journal, WriteError};
+use journal::log::{Buffer, Reader, Shard as Journal, WriteError, verify_with_progress};
 use journal::{AnyDisk, Disk, Metered, SyncMeter};
 use wire::binary::datatype::{JSON, SNAPPY, XATTR};
 use wire::couchbase::collection_id;
@@ -142,7 +142,7 @@ impl Persistence {
     }
 
     /// Copies the bucket into a new directory of the same disk, durably and while it is served: each shard as of one
-    /// commit. After an error the directory holds no bucket.
+    /// commit. Then reads all of the copy: what is not whole is no backup. After an error the directory holds no bucket.
     pub fn copy(&self, directory: &Path, buffer: &mut Buffer) -> std::io::Result<()> {
         if self.disk.exists(directory)? {
             return Err(std::io::ErrorKind::AlreadyExists.into());
@@ -150,8 +150,13 @@ impl Persistence {
         self.disk.create_directory(directory)?;
         let mut written_shards = Vec::new();
         for (at, shard) in self.shards.iter().enumerate() {
-            if shard.reader.copy(&meta::shard_directory(directory, at), buffer)? {
+            let copy = meta::shard_directory(directory, at);
+            if shard.reader.copy(&copy, buffer)? {
                 written_shards.push(at as u16);
+                let verified = verify_with_progress(&self.disk, &copy, buffer, true, &mut |_| {});
+                if let Some(damage) = verified.map_err(std::io::Error::other)?.damage.first() {
+                    return Err(std::io::Error::other(format!("not backed up: {damage}")));
+                }
             }
         }
         // Last of all: without this file the rest is not a bucket. A copy has no clean end.

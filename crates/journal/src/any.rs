@@ -151,4 +151,12 @@ impl File for AnyFile {
     fn sync(&self) -> io::Result<()> {
         either_file!(self, file => file.sync())
     }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        either_file!(self, file => file.try_lock())
+    }
+
+    fn unlock(&self) {
+        either_file!(self, file => file.unlock());
+    }
 }

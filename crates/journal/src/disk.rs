@@ -90,6 +90,13 @@ pub trait File: Clone + fmt::Debug + Send + Sync + 'static {
 
     /// Makes the written bytes and the length durable.
     fn sync(&self) -> io::Result<()>;
+
+    /// Locks it against other processes that lock it, by whatever name. Returns false if one has. Unlike
+    /// [`Disk::lock`] this lock is of the open file: it ends with [`Self::unlock`] or the last clone.
+    fn try_lock(&self) -> io::Result<bool>;
+
+    /// Ends the lock, although clones may still be in use.
+    fn unlock(&self);
 }
 
 /// Writes all of `bytes`, in one write unless the disk takes less.

@@ -145,4 +145,12 @@ impl<F: File> File for MeteredFile<F> {
     fn sync(&self) -> io::Result<()> {
         self.meter.measure(|| self.file.sync())
     }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        self.file.try_lock()
+    }
+
+    fn unlock(&self) {
+        self.file.unlock();
+    }
 }

@@ -4,7 +4,7 @@ use crate::lock::FileLock;
 use crate::{Disk, File, LockError, Open, Pending};
 use rustix::fs::OFlags;
 use std::fmt;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -184,6 +184,19 @@ impl File for RealFile {
 
     fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match self.0.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn unlock(&self) {
+        // It ends with the file at the latest.
+        let _ = self.0.unlock();
     }
 }
 

@@ -232,3 +232,33 @@ fn compaction_through_a_link_replaces_what_it_leads_to() {
     assert_eq!(stock_dump(&scratch.database()).len(), 1);
     assert!(!RealDisk::default().exists(&scratch.0.join("t.db.tmp")).expect("asked"));
 }
+
+/// A second server would write to the same log through a hard link, or once the lock file was removed.
+#[test]
+fn a_log_that_is_open_is_not_opened_by_another_name_or_without_its_lock_file() {
+    let scratch = Scratch::new("linked");
+    let (path, link) = (scratch.database(), scratch.0.join("linked.db"));
+    Log::create(&RealDisk::default(), &path, &schema(SCHEMA)).expect("created");
+    let open_again = |path: &Path| {
+        let opened = Log::open(RealDisk::default(), path, 0, &mut make);
+        opened.err().map(|refused| refused.error.to_string())
+    };
+    let mut opened = open(&RealDisk::default(), &path);
+    let (mut names, mut random) = (Names(1), Random(7));
+    for is_compacted in [false, true] {
+        if is_compacted {
+            opened.log.start_compaction(&opened.database, 0, 0).expect("a compaction");
+            while !matches!(opened.log.step(&opened.database).expect("a step"), Step::Finished(_)) {}
+            fs::remove_file(&link).expect("removed");
+        }
+        fs::hard_link(&path, &link).expect("linked");
+        let _ = fs::remove_file(scratch.0.join(".t.db.~lock~"));
+        for other in [&path, &link] {
+            let refused = open_again(other).expect("it must be refused");
+            assert!(refused.contains("failed to lock the log"), "{refused}");
+        }
+        commit(&mut opened, &mut names, &random.operations());
+    }
+    drop(opened);
+    assert_eq!(open_again(&link), None);
+}

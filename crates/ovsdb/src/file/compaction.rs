@@ -129,6 +129,8 @@ impl<D: Disk> Compaction<D> {
             _ => {}
         }
         let file = log.disk.open(&temporary, Open::CreateNew).map_err(failed)?;
+        // Before it becomes the log. Nobody else knows it: it fails only where there are no such locks.
+        let _ = file.try_lock();
         let (mut schema, _) = schema_and_id(database.schema());
         let header_at = schema.len() as u64;
         Header { length: 0, checksum: [0; 20] }.write(WIDE_DIGITS, &mut schema);

@@ -86,6 +86,13 @@ pub(super) fn schema_and_id(schema: &DatabaseSchema) -> (Vec<u8>, Uuid) {
     (record, transaction_id::successor(Uuid::zero(), &checksum))
 }
 
+impl<D: Disk> Drop for Log<D> {
+    fn drop(&mut self) {
+        // A sync in the background may hold the file a little longer.
+        self.file.unlock();
+    }
+}
+
 impl<D: Disk> Log<D> {
     /// Appends the last commit of the database, before there is another one. This only makes the record's text, and
     /// assigns the commit its id.

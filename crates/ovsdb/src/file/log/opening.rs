@@ -63,6 +63,18 @@ fn lock<D: Disk>(disk: &D, path: &Path, name: &str) -> Result<D::Lock, OpenError
     })
 }
 
+/// Locks the log itself: a server that knows it by another name, or whose lock file was removed, would write to it too.
+fn lock_file<F: File>(file: &F, path: &Path, name: &str) -> Result<(), OpenError> {
+    const EAGAIN: i32 = 11;
+    // A file system that has no such locks leaves it at the lock file.
+    if file.try_lock().unwrap_or(true) {
+        return Ok(());
+    }
+    let what = "another server has it open, by another name or without its lock file";
+    let note = Note::new(Level::Warn, "lockfile", format!("{}: cannot lock the log: {what}", path.display()));
+    Err(OpenError { error: Error::io(EAGAIN, format!("{name}: failed to lock the log")), notes: vec![note] })
+}
+
 impl<D: Disk> Log<D> {
     /// Creates the log of an empty database, durably. The name must not exist.
     pub fn create(disk: &D, path: &Path, schema: &DatabaseSchema) -> Result<(), OpenError> {
@@ -89,6 +101,7 @@ impl<D: Disk> Log<D> {
         let lock = lock(&disk, &resolved, &name)?;
         let open = |how| disk.open(&resolved, how).map_err(|error| open_failed(&name, &error));
         let file = open(Open::ReadWrite)?;
+        lock_file(&file, &resolved, &name)?;
         let ephemeral_path = ephemeral::path(&resolved);
         let remembered = ephemeral::read(&disk, &ephemeral_path);
         let loaded = load(&|| open(Open::Read), &name, remembered, now_ms, make)?;

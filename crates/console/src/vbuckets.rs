@@ -171,6 +171,7 @@ impl NotSet {
             Self::Refused(error @ RoleError::TermMost) => ("term", StatusCode::BAD_REQUEST, error),
             Self::Refused(error @ RoleError::Source) => ("source", StatusCode::BAD_REQUEST, error),
             Self::Refused(error @ RoleError::TakeOver) => ("takeover", StatusCode::BAD_REQUEST, error),
+            Self::Refused(error @ RoleError::Refilling) => ("state", StatusCode::SERVICE_UNAVAILABLE, error),
         };
         let reason = format!("vBucket {}: {error}", vb.0);
         (status, Json(json!({ "errors": { field: reason } }))).into_response()

@@ -11,6 +11,7 @@ mod bucket_schema;
 pub mod client_memory;
 pub mod clients;
 pub mod cluster_config;
+pub mod collected;
 pub mod collections;
 pub mod copier;
 mod doorbell;

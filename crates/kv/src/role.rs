@@ -60,6 +60,9 @@ pub enum RoleError {
     /// Only whoever is pending takes over.
     #[error("only a vBucket that is pending, and has a source, takes over")]
     TakeOver,
+    /// A new copy is replacing the old one. That takes milliseconds.
+    #[error("the vBucket's copy is being replaced; try again")]
+    Refilling,
 }
 
 impl RoleChange {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wire::couchbase::frame_info::DurabilityLevel;
 
 use crate::Mutated;
+use crate::collected::Collected;
 use crate::durability_monitor::DurabilityMonitor;
 use crate::mailbox::{Cookie, Letter, Outcome};
 use crate::news::News;
@@ -98,6 +99,13 @@ pub(crate) struct Setting {
 pub(crate) struct SyncWrites {
     pub(crate) role: Role,
     pub(crate) copied: Copied,
+    /// The vBucket has a history that is not its source's any more, and waits for a new copy: nobody reads it.
+    pub(crate) is_stale: bool,
+    /// What was collected of the new copy by a connection that has ended.
+    pub(crate) collected: Option<Box<Collected>>,
+    /// The new copy is replacing the old one. Until all of it is here, nothing of it is written to disk, where the old
+    /// one is still whole.
+    pub(crate) is_refilling: bool,
     /// The connection that copies.
     pub(crate) link: Option<Arc<News>>,
     /// The term is promised once this version of the vBucket's state is on disk.
@@ -118,6 +126,9 @@ impl SyncWrites {
         Self {
             role,
             copied: Copied::default(),
+            is_stale: false,
+            collected: None,
+            is_refilling: false,
             link: None,
             term_version: 0,
             monitor,

@@ -15,7 +15,7 @@ use kv::persistence::{FLUSHERS, Flusher, PieceReader, close_journal, load_next, 
 use kv::topology::Topology;
 use kv::{
     Bucket, BucketSettings, Cookie, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now,
-    PersistenceSettings, RoleChange, Store, StoreKind, Value, VbId, VbState,
+    PersistenceSettings, RoleChange, RoleError, Store, StoreKind, Value, VbId, VbState,
 };
 use proptest::prelude::*;
 
@@ -581,6 +581,63 @@ fn what_is_missing_of_a_snapshot_is_missing_when_it_goes_on_elsewhere() {
     assert_eq!(bucket.copy_acknowledgement(cx, VB, elsewhere, 0), None);
     let high = Foreign::Snapshot { start: 12, end: u64::MAX };
     assert!(matches!(bucket.copy(cx, VB, of(1), &high), Err(NotCopied::Broken(_))));
+}
+
+/// While a new copy takes the old one's place, the old one stays on disk, and the role stays as it is.
+#[test]
+fn a_copy_is_replaced_on_disk_when_all_of_the_new_one_is_here() {
+    let version = |seqno: u64, key: &'static [u8]| {
+        let value = VersionValue::Bytes(b"v");
+        Foreign::Version(Version { seqno, rev: 1, cas: seqno, stored_key: key, value, ..Version::default() })
+    };
+    for crashes in ["before", "in the middle", "before it is written", "after"] {
+        let mut world = World::new(true);
+        for number in 0..20 {
+            world.run(&Step::Set { key: number, len: 10, expires: false });
+        }
+        world.settle();
+        let copy = &mut world.nodes[1];
+        copy.write();
+        let (old, complete) = (copy.content(90), copy.bucket.complete_seqno(&mut copy.cx, VB));
+        assert!(old.len() > 10 && complete > 10, "{} {complete}", old.len());
+        copy.set_role(VbState::Replica, 2, Some("other"));
+        let bucket = Arc::clone(&copy.bucket);
+        bucket.note_stale(&mut copy.cx, VB, of(2)).unwrap();
+        assert!(!bucket.serves_copy(0), "nobody reads it");
+        assert_eq!(bucket.complete_seqno(&mut copy.cx, VB), complete, "but it counts");
+        if crashes != "before" {
+            bucket.begin_refill(&mut copy.cx, VB, of(2), 100).unwrap();
+            bucket.copy_begun(&mut copy.cx, VB, of(2), &[(77, 0)]).unwrap();
+            bucket.copy(&mut copy.cx, VB, of(2), &Foreign::Snapshot { start: 0, end: 9 }).unwrap();
+            bucket.copy(&mut copy.cx, VB, of(2), &version(3, b"\0new")).unwrap();
+            let promoted =
+                RoleChange { state: Some(VbState::Active), term: Some(3), ..RoleChange::default() };
+            assert_eq!(bucket.set_role(&mut copy.cx, VB, promoted), Err(RoleError::Refilling));
+            copy.write();
+            if crashes != "in the middle" {
+                bucket.copy(&mut copy.cx, VB, of(2), &version(9, b"\0newer")).unwrap();
+                if crashes == "before it is written" {
+                    copy.write();
+                }
+                bucket.end_refill(&mut copy.cx, VB);
+                assert!(bucket.serves_copy(0));
+                if crashes == "after" {
+                    copy.write();
+                }
+            }
+        }
+        drop(bucket);
+        copy.crash();
+        copy.bucket.audit(&mut copy.cx).unwrap();
+        assert_eq!(copy.bucket.standing(VB), (VbState::Replica, 2), "{crashes}");
+        if crashes == "after" {
+            assert_eq!(copy.content(91).len(), 2);
+            assert_eq!(copy.bucket.complete_seqno(&mut copy.cx, VB), 9);
+        } else {
+            assert_eq!(copy.content(91), old, "{crashes}");
+            assert_eq!(copy.bucket.complete_seqno(&mut copy.cx, VB), complete, "{crashes}");
+        }
+    }
 }
 
 #[test]

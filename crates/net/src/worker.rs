@@ -376,6 +376,7 @@ impl Worker {
     fn close_because(&mut self, id: u32, reason: &str) {
         let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::take) else { return };
         let mut connection = *connection;
+        connection.session.close_link(&mut self.cx);
         if connection.ended || connection.closed_by_peer {
             connection.session.note_end(|| "it closes the connection before anything is copied".to_owned());
         }

@@ -44,6 +44,13 @@ impl Session {
         }
     }
 
+    /// Leaves nothing half done, if it is one to another node. The connection ends.
+    pub fn close_link(&mut self, cx: &mut NodeContext) {
+        if let Some(link) = &mut self.peer.couchbase.link {
+            link.close(cx);
+        }
+    }
+
     /// Returns the name of the node that it copies from, and why that cannot go on, if it cannot.
     pub fn link_failure(&self) -> Option<(&str, &str)> {
         self.peer.couchbase.link.as_ref()?.failure()

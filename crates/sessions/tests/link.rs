@@ -145,6 +145,89 @@ fn a_copy_is_complete_wherever_its_connection_was_cut() {
     }
 }
 
+fn role(client: &mut Client, state: VbState, term: u64) {
+    let bucket = client.node.bucket("default").unwrap();
+    for vb in 0..VBUCKETS {
+        let source = (state == VbState::Replica).then(|| "a".into());
+        let change = RoleChange {
+            state: Some(state),
+            term: Some(term),
+            source: Some(source),
+            ..RoleChange::default()
+        };
+        bucket.set_role(&mut client.cx, VbId(vb), change).unwrap();
+    }
+}
+
+/// A pair whose copy was the active for a while, and has what the other lacks.
+fn diverged() -> Pair {
+    let mut pair = Pair::new();
+    pair.connect();
+    for round in 0..2 {
+        pair.write(round);
+        assert!(pair.talk(&mut |_, bytes| bytes));
+    }
+    role(&mut pair.copy, VbState::Active, 2);
+    for number in 0..40u16 {
+        let key = format!("only-here-{number}");
+        let set =
+            frame(SET).key(key.as_bytes()).value(b"plain").extras(&store_extras(0, 0)).vbucket(number % 2);
+        assert_eq!(pair.copy.ask(set).status, 0);
+    }
+    role(&mut pair.writer, VbState::Active, 3);
+    pair.write(2);
+    role(&mut pair.copy, VbState::Replica, 3);
+    pair.connect();
+    pair
+}
+
+/// Wherever the connection is cut, a vBucket has all of what it had or all of what the active has.
+#[test]
+fn a_copy_keeps_what_it_has_until_the_new_one_is_here() {
+    let (mut olds, mut news) = (0, 0);
+    let mut whole = 0;
+    let mut pair = diverged();
+    assert!(pair.talk(&mut |to, bytes| {
+        whole += if to == To::Copy { bytes.len() } else { 0 };
+        bytes
+    }));
+    pair.assert_equal();
+    // Most of it is one long value.
+    for limit in (0..whole - 3000).step_by(997).chain((whole - 3000..whole).step_by(23)) {
+        let mut pair = diverged();
+        let old: Vec<_> = (0..VBUCKETS).map(|vb| content(&mut pair.copy, VbId(vb))).collect();
+        let [active, copy] = [&pair.writer.node, &pair.copy.node].map(|node| node.bucket("default").unwrap());
+        let highs: Vec<u64> = (0..VBUCKETS).map(|vb| active.vb_info(VbId(vb)).unwrap().high_seqno).collect();
+        let (mut left, mut is_cut) = (limit, false);
+        pair.talk(&mut |to, mut bytes| {
+            if to == To::Copy {
+                is_cut |= bytes.len() > left;
+                bytes.truncate(left);
+                left -= bytes.len();
+            }
+            if is_cut && to == To::Source { Vec::new() } else { bytes }
+        });
+        if let Some((_, link)) = &mut pair.ends {
+            link.session.close_link(&mut link.cx);
+        }
+        pair.ends = None;
+        for vb in 0..VBUCKETS {
+            let is_old = content(&mut pair.copy, VbId(vb)) == old[usize::from(vb)];
+            // What came after that may be missing.
+            let has_all = copy.complete_seqno(&mut pair.copy.cx, VbId(vb)) >= highs[usize::from(vb)];
+            let is_new = has_all && copy.vb_uuid(VbId(vb)) == active.vb_uuid(VbId(vb));
+            assert!(is_old || is_new, "cut after {limit} of {whole}");
+            olds += u32::from(is_old);
+            news += u32::from(is_new);
+        }
+        // And then it goes on.
+        pair.connect();
+        assert!(pair.talk(&mut |_, bytes| bytes));
+        pair.assert_equal();
+    }
+    assert!(olds > 20 && news > 5, "{olds} {news}");
+}
+
 #[test]
 fn who_finds_no_room_answers_noops_and_goes_on() {
     let mut pair = Pair::new();

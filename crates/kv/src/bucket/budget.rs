@@ -156,6 +156,11 @@ impl Bucket {
         self.buffer_bytes() < self.resources.tenant.budget() / BUFFERS_FRACTION
     }
 
+    /// Returns the budget.
+    pub fn budget_bytes(&self) -> u64 {
+        self.resources.tenant.budget()
+    }
+
     /// Sets the configured budget.
     pub fn set_budget(&self, bytes: u64) {
         self.configured_budget.store(bytes, SeqCst);

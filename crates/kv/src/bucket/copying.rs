@@ -2,20 +2,25 @@
 //!
 //! ```text
 //!   wanted ──> position ──> begun: the active's histories ──> copy, copy, ... ──> acknowledgement
-//!                 └ the active says "roll back": begin anew, from nothing
+//!                 └ the active says "roll back": stale ──> refill: begun, copy, copy, ... ──> refilled
 //! ```
 //! Everything comes in the order of the active's seqnos, and is refused in another, or after the role has changed.
+//!
+//! A copy that is no part of its active's history is replaced, not rolled back. While it is stale, nobody reads it, but
+//! it is whole, and can be promoted: the caller collects all of the new copy first. From [`Bucket::begin_refill`] to
+//! [`Bucket::end_refill`] the new one takes its place in memory. On disk it does so with one batch after that.
 
 use std::sync::Arc;
 
 use super::Bucket;
 use super::follow::{Position, SEQNO_MOST, Version, VersionKind};
+pub use crate::collected::Collected;
 use crate::collections::ForeignChange;
 use crate::index::{CAS_MOST, Header, Kind, Locked, PERSIST_TO_MAJORITY, REV_MOST, SHADOW_AGE_S, mark};
 use crate::news::News;
 use crate::role::Role;
 use crate::storage::check_value;
-use crate::sync_writes::Copied;
+use crate::sync_writes::{Copied, SyncWrites};
 use crate::{KvError, ThreadContext, VbId, VbState};
 
 /// A change that the active has made.
@@ -179,11 +184,70 @@ impl Bucket {
         let copied = locked.copied(of)?;
         locked.set_histories(histories.iter().rev().copied().collect());
         locked.set_copied(Copied { is_any: true, ..copied });
+        locked.sync_writes_mut().is_stale = false;
         self.set_vb_uuid(vb, *uuid);
         Ok(())
     }
 
-    /// Empties a copy that is no part of its active's history.
+    /// Notes that a copy is no part of its active's history, and waits for a new one.
+    pub fn note_stale(&self, cx: &mut ThreadContext, vb: VbId, of: CopyOf<'_>) -> Result<(), NotCopied> {
+        let mut locked = self.lock(cx, vb);
+        locked.copied(of)?;
+        locked.sync_writes_mut().is_stale = true;
+        Ok(())
+    }
+
+    /// Keeps what was collected of a new copy for the next connection, which takes it with
+    /// [`Self::take_collected`]. It goes when the role changes.
+    pub fn keep_collected(&self, cx: &mut ThreadContext, vb: VbId, of: CopyOf<'_>, collected: Collected) {
+        let mut locked = self.lock(cx, vb);
+        if locked.copied(of).is_ok() {
+            self.charge_buffers(collected.bytes as i64);
+            locked.sync_writes_mut().collected = Some(Box::new(collected));
+        }
+    }
+
+    /// Takes what an earlier connection has collected of a new copy.
+    pub fn take_collected(&self, cx: &mut ThreadContext, vb: VbId) -> Collected {
+        let mut locked = self.lock(cx, vb);
+        let collected = if locked.sync_writes().is_some() { self.drop_collected(&mut locked) } else { None };
+        collected.map(|collected| *collected).unwrap_or_default()
+    }
+
+    /// Gives up what was collected of a new copy.
+    pub(super) fn drop_collected(&self, locked: &mut Locked<'_>) -> Option<Box<Collected>> {
+        let collected = locked.sync_writes_mut().collected.take()?;
+        self.charge_buffers(-(collected.bytes as i64));
+        Some(collected)
+    }
+
+    /// Empties a stale copy, and keeps what follows from disk until [`Self::end_refill`]. All of the new copy, of this
+    /// many bytes, is at hand.
+    pub fn begin_refill(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        of: CopyOf<'_>,
+        bytes: usize,
+    ) -> Result<(), NotCopied> {
+        self.admit_copy(cx, bytes).map_err(|_| NotCopied::Later)?;
+        let mut locked = self.lock(cx, vb);
+        locked.copied(of)?;
+        locked.sync_writes_mut().is_refilling = true;
+        drop(locked);
+        self.copy_anew(cx, vb, of)
+    }
+
+    /// Notes that a new copy is here, or given up; nothing if there was none.
+    pub fn end_refill(&self, cx: &mut ThreadContext, vb: VbId) {
+        let mut locked = self.lock(cx, vb);
+        if locked.is_refilling() {
+            locked.sync_writes_mut().is_refilling = false;
+            locked.mark_dirty();
+        }
+    }
+
+    /// Empties a copy at once.
     pub fn copy_anew(&self, cx: &mut ThreadContext, vb: VbId, of: CopyOf<'_>) -> Result<(), NotCopied> {
         let mut locked = self.lock(cx, vb);
         locked.copied(of)?;
@@ -296,6 +360,9 @@ impl Bucket {
     ) -> Option<u64> {
         let locked = self.lock(cx, vb);
         locked.copied(of).ok()?;
+        if locked.sync_writes().is_some_and(|sync| sync.is_stale || sync.is_refilling) {
+            return None;
+        }
         locked.acknowledgeable(told, locked.complete_seqno())
     }
 
@@ -306,7 +373,14 @@ impl Bucket {
 
     /// Returns true if reads of copies are served: the vBucket is a replica, or about to be the active.
     pub fn serves_copy(&self, vb: u16) -> bool {
-        vb < self.vbuckets() && matches!(self.vbucket_state(VbId(vb)), VbState::Replica)
+        let mut serves = false;
+        if vb < self.vbuckets() {
+            let is_whole = |sync: &SyncWrites| !sync.is_stale && !sync.is_refilling;
+            self.with_sync_writes(VbId(vb), |sync| {
+                serves = sync.role.state == VbState::Replica && is_whole(sync);
+            });
+        }
+        serves
     }
 }
 

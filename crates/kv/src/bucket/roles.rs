@@ -190,6 +190,10 @@ impl Bucket {
                 changed = Ok(false);
                 return;
             }
+            if locked.is_refilling() {
+                changed = Err(RoleError::Refilling);
+                return;
+            }
             let has_topology = change.topology.is_some();
             match change.of(&before) {
                 Ok(role) => {
@@ -220,6 +224,7 @@ impl Bucket {
         let version = locked.state_version();
         let (was_active, is_active) = (before.state == VbState::Active, role.state == VbState::Active);
         self.has_roles.store(true, Relaxed);
+        self.drop_collected(locked);
         let sync = locked.sync_writes_mut();
         if has_topology {
             sync.monitor.set_topology(&role.topology);
@@ -254,7 +259,9 @@ impl Bucket {
     fn take_charge(&self, locked: &mut Locked<'_>, vb: VbId, now_ns: u64) {
         // Of a snapshot there is all, or nothing that others could go on from.
         let (high_seqno, began_at) = (locked.high_seqno(), locked.complete_seqno());
-        let copied = std::mem::take(&mut locked.sync_writes_mut().copied);
+        let sync = locked.sync_writes_mut();
+        sync.is_stale = false;
+        let copied = std::mem::take(&mut sync.copied);
         if copied.is_any {
             let uuid = self.fresh_history(now_ns ^ high_seqno << 20, vb);
             locked.begin_history(uuid, began_at);
@@ -268,6 +275,7 @@ impl Bucket {
     /// [`KvError::NoMemory`] it is dead, but some of its prepares could not be ended, and its documents are still
     /// there; the caller must try again.
     pub fn delete_vbucket(&self, cx: &mut ThreadContext, vb: VbId) -> Result<(), KvError> {
+        self.end_refill(cx, vb);
         self.set_vbucket(cx, vb, VbState::Dead, Some(Topology::default()));
         let mut ended = Ok(());
         self.tend(cx, vb, |locked, notices| {

@@ -31,6 +31,11 @@ impl Locked<'_> {
         self.state.is_inactive()
     }
 
+    /// Returns true if a new copy is replacing the old one: see [`crate::sync_writes::SyncWrites::is_refilling`].
+    pub(crate) fn is_refilling(&self) -> bool {
+        self.sync_writes().is_some_and(|sync| sync.is_refilling)
+    }
+
     /// Takes a document, a shadow or a tombstone. A prepare that waits for its key has ended with it.
     pub(crate) fn copy_version(
         &mut self,
@@ -169,7 +174,9 @@ impl Locked<'_> {
         (durable.purged_seqno, durable.purged_persisted) = (0, 0);
         durable.histories.clear();
         if self.sync_writes().is_some() {
-            self.sync_writes_mut().monitor.begin_anew();
+            let sync = self.sync_writes_mut();
+            sync.monitor.begin_anew();
+            sync.is_stale = false;
         }
         self.lose_followers();
         if !persistent && self.is_followed() {

@@ -29,6 +29,9 @@ const BATCH_BYTES: u64 = 32 << 20;
 const REST_FIRST_MS: u64 = 100;
 const REST_MAX_MS: u64 = 5000;
 
+/// In the place of a base: nothing was walked that counts.
+const REFILLING: u64 = u64::MAX;
+
 /// How far a vBucket was walked.
 struct Walk {
     vb: u16,
@@ -146,6 +149,12 @@ fn walk(
     let (mut expected_items, mut base) = (None, None);
     loop {
         let mut locked = bucket.lock(cx, VbId(vb));
+        if locked.is_refilling() {
+            // What is on disk stays until all of the new copy is here, which marks the vBucket again. What was written
+            // of the old one is as good as ever.
+            taken.walks.push(Walk { vb, seqno: 0, base: REFILLING, state: OnDisk::default() });
+            return Ok(());
+        }
         if base.replace(locked.base()).is_some_and(|before| before != locked.base()) {
             // It has begun anew.
             after = 0;

@@ -11,6 +11,7 @@
 mod ahead;
 mod foreign;
 mod handshake;
+mod refill;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,10 +20,13 @@ use foreign::foreign;
 use handshake::Phase;
 use kv::collections::ForeignChange;
 use kv::copier::Copier;
+use kv::copying::CopyWanted;
 use kv::copying::{CopyOf, Foreign, NotCopied};
+use kv::follow::Position;
 use kv::replication::Replication;
 use kv::role::TERM_MOST;
 use kv::{Bucket, NodeContext, RoleChange, VbId, VbState};
+use refill::Refills;
 use serde_json::Value;
 use wire::binary::{self, Asked, HEADER_LEN, Header, Magic, Opcode, Request, Status};
 use wire::couchbase::collection_id;
@@ -104,6 +108,7 @@ pub struct Link {
     /// Streams that are asked for again, by time, and when, and how often each was refused since it was of use.
     retries: BTreeSet<(u64, u16)>,
     refusals: BTreeMap<u16, Refusals>,
+    refills: Refills,
     /// The collections that the other node has, and the version of its manifest.
     collections: (BTreeSet<u32>, u64),
     /// VBuckets of which something is to be acknowledged, maybe.
@@ -143,6 +148,7 @@ impl Link {
             opaques: 0,
             retries: BTreeSet::new(),
             refusals: BTreeMap::new(),
+            refills: Refills::default(),
             collections: Default::default(),
             touched: BTreeSet::new(),
             processed: 0,
@@ -193,7 +199,12 @@ impl Link {
     }
 
     pub(crate) fn held_bytes(&self) -> usize {
-        self.received.capacity() + self.out.capacity()
+        self.received.capacity() + self.out.capacity() + self.refills.held_bytes()
+    }
+
+    /// Leaves no vBucket half replaced, since the connection ends.
+    pub(crate) fn close(&mut self, cx: &mut NodeContext) {
+        self.end_refills(cx);
     }
 
     /// Returns true if it has something to send or to look after.
@@ -209,7 +220,13 @@ impl Link {
     pub(crate) fn due_ms(&self) -> u64 {
         let retry_ms = self.retries.first().map(|(at_ms, _)| *at_ms);
         let lasting_ms = self.ready_ms.filter(|_| !self.is_of_use).map(|ready_ms| ready_ms + LASTING_MS);
-        let due = [Some(self.heard_ms + SILENCE_MS), retry_ms, self.stuck_until_ms, lasting_ms];
+        let due = [
+            Some(self.heard_ms + SILENCE_MS),
+            retry_ms,
+            self.stuck_until_ms,
+            lasting_ms,
+            self.refills.due_ms,
+        ];
         due.into_iter().flatten().min().unwrap_or(u64::MAX)
     }
 
@@ -226,6 +243,10 @@ impl Link {
         while let Some((_, vb)) = self.retries.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms) {
             self.forget_retry(vb);
             self.look_at(vb, cx);
+        }
+        if self.refills.due_ms.is_some_and(|due_ms| due_ms <= now_ms) {
+            self.go_on_refilling(cx);
+            self.acknowledge(cx);
         }
         if self.heard_ms + SILENCE_MS <= now_ms {
             self.failure.get_or_insert_with(|| "it is silent".to_owned());
@@ -339,19 +360,14 @@ impl Link {
             // In a response the status is where requests have the vBucket.
             return self.take_response(header, Status(header.vbucket), value, cx);
         }
-        let limits = binary::Limits { frame_bytes: FRAME_MAX as u32 };
-        let (request, head) = match binary::parse(frame, &limits) {
-            wire::Parsed::Request { head, command, .. } => (command, head),
-            _ => return Err(Stop::Failed("a frame is malformed".to_owned())),
-        };
-        let value = frame.get(head..).unwrap_or_default();
+        let (request, value) = parse(frame)?;
         match Message::decode(&request, value) {
             Some(Ok((_, Message::Noop))) => {
                 self.answer(&request.header);
                 Ok(())
             }
             Some(Ok((place, message))) => {
-                let taken = self.take_message(place.vbucket, &request, &message, cx);
+                let taken = self.take_message(place.vbucket, &request, &message, frame, cx);
                 if !matches!(taken, Err(Stop::Later)) {
                     self.processed += frame.len() as u32;
                 }
@@ -372,15 +388,16 @@ impl Link {
     }
 
     /// Ends a stream that contradicts itself, or what is here. It is asked for again after a while.
-    fn break_off(&mut self, vb: u16, why: String, cx: &NodeContext) {
-        self.close_stream(vb);
+    fn break_off(&mut self, vb: u16, why: String, cx: &mut NodeContext) {
+        self.close_stream(vb, cx);
         if self.refusals.get(&vb).is_none_or(|refusals| refusals.count == 0) {
             self.complaint = Some(format!("vBucket {vb}: {why}"));
         }
         self.retry(vb, cx);
     }
 
-    fn close_stream(&mut self, vb: u16) {
+    fn close_stream(&mut self, vb: u16, cx: &mut NodeContext) {
+        self.forget_refill(vb, cx);
         if self.streams.remove(&vb).is_some() {
             self.ask(Opcode::DCP_CLOSE_STREAM, &Asked { vbucket: vb, ..Asked::default() });
         }
@@ -434,20 +451,29 @@ impl Link {
 
     /// Asks for the stream of a vBucket, or closes it, as its role demands.
     fn look_at(&mut self, vb: u16, cx: &mut NodeContext) {
-        let bucket = Arc::clone(self.copier.bucket());
-        let wanted = bucket.copy_wanted(cx, VbId(vb), self.copier.peer(), self.copier.news());
+        let wanted = self.wanted(vb, cx);
         let present = self.streams.get(&vb).map(|copying| (copying.term, copying.takes_over));
         match (wanted, present) {
             (Some(wanted), Some(present)) if present == (wanted.term, wanted.takes_over) => {
                 self.touched.insert(vb);
                 return;
             }
-            _ => self.close_stream(vb),
+            _ => self.close_stream(vb, cx),
         }
         self.forget_retry(vb);
-        // What is not promised on disk yet will be news.
-        let Some(wanted) = wanted.filter(|wanted| wanted.is_promised) else { return };
-        let position = bucket.copy_position(cx, VbId(vb));
+        let Some(wanted) = wanted else { return };
+        let position = self.copier.bucket().copy_position(cx, VbId(vb));
+        self.ask_for(vb, wanted, position);
+    }
+
+    /// Returns how a vBucket is to be copied, once that is promised: what is not on disk yet will be news.
+    fn wanted(&self, vb: u16, cx: &mut NodeContext) -> Option<CopyWanted> {
+        let (bucket, peer, news) = (self.copier.bucket(), self.copier.peer(), self.copier.news());
+        bucket.copy_wanted(cx, VbId(vb), peer, news).filter(|wanted| wanted.is_promised)
+    }
+
+    /// Asks for the stream of a vBucket from a position on.
+    fn ask_for(&mut self, vb: u16, wanted: CopyWanted, position: Position) {
         let takeover = if wanted.takes_over { stream_request::flags::TAKEOVER } else { 0 };
         let request = StreamRequest {
             flags: stream_request::flags::ACTIVE_ONLY | takeover,
@@ -488,26 +514,33 @@ impl Link {
                     |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
                 let log: Vec<(u64, u64)> =
                     entries.iter().map(|entry| (number(&entry[..8]), number(&entry[8..]))).collect();
+                if self.refills.collects(vb) {
+                    copying.is_begun = true;
+                    self.refill_begun(vb, log);
+                    return Ok(());
+                }
                 match bucket.copy_begun(cx, VbId(vb), CopyOf { term, peer: &peer }, &log) {
                     Ok(()) => copying.is_begun = true,
                     Err(NotCopied::Broken(why)) => self.break_off(vb, why.to_owned(), cx),
                     // There is news.
-                    Err(NotCopied::Role | NotCopied::Later) => self.close_stream(vb),
+                    Err(NotCopied::Role | NotCopied::Later) => self.close_stream(vb, cx),
                 }
                 self.touched.insert(vb);
             }
             Status::ROLLBACK => {
                 self.streams.remove(&vb);
+                // What was collected is no part of its history either.
+                self.forget_refill(vb, cx);
                 if start == 0 {
                     let why = "it is to roll back, and has nothing";
                     self.break_off(vb, why.to_owned(), cx);
-                } else if bucket.copy_anew(cx, VbId(vb), CopyOf { term, peer: &peer }).is_ok() {
-                    // Otherwise its role has changed, and there is news.
-                    self.look_at(vb, cx);
+                } else {
+                    self.refill(vb, term, cx);
                 }
             }
             Status::ERANGE => {
                 self.streams.remove(&vb);
+                self.forget_refill(vb, cx);
                 let answer: Value = serde_json::from_slice(value).unwrap_or_default();
                 match answer.get("term").and_then(Value::as_u64) {
                     // It is promised first, and then asked for again.
@@ -521,6 +554,7 @@ impl Link {
             }
             _ => {
                 self.streams.remove(&vb);
+                self.forget_refill(vb, cx);
                 self.retry(vb, cx);
             }
         }
@@ -548,10 +582,34 @@ impl Link {
         vb: u16,
         request: &Request<'_>,
         message: &Message<'_>,
+        frame: &[u8],
         cx: &mut NodeContext,
     ) -> Result<(), Stop> {
-        let present = self.streams.get(&vb).filter(|it| it.opaque == request.header.opaque && it.is_begun);
-        let Some(copying) = present else { return Ok(()) };
+        let is_ours = |copying: &Copying| copying.opaque == request.header.opaque && copying.is_begun;
+        if !self.streams.get(&vb).is_some_and(is_ours) {
+            return Ok(());
+        }
+        if !self.refills.collects(vb) {
+            return self.take_change(vb, request, message, cx);
+        }
+        if self.refills.is_given_up(vb, message) {
+            self.streams.remove(&vb);
+            self.forget_refill(vb, cx);
+            self.retry(vb, cx);
+        } else {
+            self.collect(vb, message, frame, cx);
+        }
+        Ok(())
+    }
+
+    fn take_change(
+        &mut self,
+        vb: u16,
+        request: &Request<'_>,
+        message: &Message<'_>,
+        cx: &mut NodeContext,
+    ) -> Result<(), Stop> {
+        let Some(copying) = self.streams.get(&vb) else { return Ok(()) };
         let (term, takes_over) = (copying.term, copying.takes_over);
         let (bucket, peer) = (self.copier.bucket(), self.copier.peer());
         let foreign = match message {
@@ -565,7 +623,7 @@ impl Link {
                 if goes_on {
                     self.answer(&request.header);
                 } else {
-                    self.close_stream(vb);
+                    self.close_stream(vb, cx);
                     self.has_news = true;
                 }
                 return Ok(());
@@ -588,7 +646,7 @@ impl Link {
             }
             Err(NotCopied::Role) => {
                 // There is news.
-                self.close_stream(vb);
+                self.close_stream(vb, cx);
                 self.has_news = true;
                 Ok(())
             }
@@ -643,6 +701,15 @@ impl Link {
                 asked.encode(Opcode::DCP_SEQNO_ACKNOWLEDGED, &mut self.out);
             }
         }
+    }
+}
+
+/// Returns a request and its value.
+fn parse(frame: &[u8]) -> Result<(Request<'_>, &[u8]), Stop> {
+    let limits = binary::Limits { frame_bytes: FRAME_MAX as u32 };
+    match binary::parse(frame, &limits) {
+        wire::Parsed::Request { head, command, .. } => Ok((command, frame.get(head..).unwrap_or_default())),
+        _ => Err(Stop::Failed("a frame is malformed".to_owned())),
     }
 }
 

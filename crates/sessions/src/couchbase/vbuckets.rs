@@ -69,6 +69,7 @@ pub(super) fn set(
     match bucket.set_role(cx, vb, change) {
         Ok(()) => cx.node.note_map_change(),
         Err(error @ RoleError::Term { .. }) => return answer.error(Status::ERANGE, &error.to_string(), out),
+        Err(error @ RoleError::Refilling) => return answer.error(Status::ETMPFAIL, &error.to_string(), out),
         Err(error) => return answer.error(Status::EINVAL, &error.to_string(), out),
     }
     if !has_term {

@@ -329,6 +329,22 @@ impl Numbers<'_> {
 }
 
 impl<'a> Message<'a> {
+    /// The seqno of what it tells; of a marker, none.
+    pub const fn seqno(&self) -> Option<u64> {
+        match self {
+            Self::Mutation(mutation) | Self::Prepare(Prepare { mutation, .. }) => Some(mutation.seqno),
+            Self::Deletion(deletion) | Self::Expiration(deletion) => Some(deletion.seqno),
+            Self::SystemEvent(event) => Some(event.seqno),
+            Self::Commit(end) | Self::Abort(end) => Some(end.seqno),
+            Self::SeqnoAdvanced(seqno) => Some(*seqno),
+            Self::Marker(_)
+            | Self::OutOfOrder(_)
+            | Self::SetVBucketState(_)
+            | Self::StreamEnd(_)
+            | Self::Noop => None,
+        }
+    }
+
     /// Its opcode.
     pub const fn opcode(&self) -> Opcode {
         match self {

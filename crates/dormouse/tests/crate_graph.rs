@@ -82,6 +82,7 @@ const ENGINE_ORDER: &[&str] = &[
     "map_watch",
     "peers",
     "durability_monitor",
+    "terms",
     "collected",
     "sync_writes",
     "index",

@@ -64,6 +64,8 @@ pub struct DurabilityMonitor<T> {
     deadlines: BinaryHeap<Reverse<(u64, u64)>>,
     nodes: Vec<Node>,
     chains: ArrayVec<Places, CHAINS_MAX>,
+    /// Where the term of this node, the active, began.
+    began_at: u64,
 }
 
 impl<T> DurabilityMonitor<T> {
@@ -71,8 +73,13 @@ impl<T> DurabilityMonitor<T> {
     /// never does.
     pub fn new(topology: &Topology, persisted_seqno: u64) -> Self {
         let nodes = vec![Node { name: "".into(), in_memory_seqno: u64::MAX, persisted_seqno }];
-        let mut monitor =
-            Self { prepares: VecDeque::new(), deadlines: BinaryHeap::new(), nodes, chains: ArrayVec::new() };
+        let mut monitor = Self {
+            prepares: VecDeque::new(),
+            deadlines: BinaryHeap::new(),
+            nodes,
+            chains: ArrayVec::new(),
+            began_at: 0,
+        };
         monitor.set_topology(topology);
         monitor
     }
@@ -149,12 +156,21 @@ impl<T> DurabilityMonitor<T> {
         let is_in_chain = |at: u8, _: &Node| chains.iter().flatten().any(|place| *place == Some(at));
         let Some(at) = self.node(node, is_in_chain).map(usize::from) else { return false };
         let Some(node) = self.nodes.get_mut(at).filter(|_| at != ACTIVE) else { return false };
+        let of_term = |seqno: u64| if seqno < self.began_at { 0 } else { seqno };
+        let (in_memory_seqno, persisted_seqno) = (of_term(in_memory_seqno), of_term(persisted_seqno));
         // What is on its disk is also in its memory.
         let in_memory_seqno = in_memory_seqno.max(persisted_seqno);
         let is_news = in_memory_seqno > node.in_memory_seqno || persisted_seqno > node.persisted_seqno;
         node.in_memory_seqno = node.in_memory_seqno.max(in_memory_seqno);
         node.persisted_seqno = node.persisted_seqno.max(persisted_seqno);
         is_news
+    }
+
+    /// Notes that the active's term began at a seqno. A node that does not have everything up to there acknowledges
+    /// nothing: what was prepared in earlier terms can still be outranked ([`crate::terms`]).
+    pub(crate) fn begin_term(&mut self, seqno: u64) {
+        self.began_at = seqno;
+        self.forget_acknowledgements(|_| true);
     }
 
     /// Notes that this node, the active, has persisted everything up to this seqno.

@@ -49,6 +49,7 @@ pub mod sizes;
 pub mod statistics;
 mod storage;
 mod sync_writes;
+pub mod terms;
 pub mod thread_context;
 pub mod topology;
 pub mod users;

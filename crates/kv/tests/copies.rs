@@ -12,6 +12,7 @@ use kv::copying::{CopyOf, Foreign, NotCopied};
 use kv::follow::{Advanced, Event, Position, Refused, Stream, Version, VersionKind, VersionValue};
 use kv::news::News;
 use kv::persistence::{FLUSHERS, Flusher, PieceReader, close_journal, load_next, read_on};
+use kv::terms::Terms;
 use kv::topology::Topology;
 use kv::{
     Bucket, BucketSettings, Cookie, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now,
@@ -373,11 +374,12 @@ impl World {
             let active = &mut self.nodes[self.active];
             let followed = active.bucket.follow(&mut active.cx, VB, self.numbers, &position, &active.news);
             let histories = active.bucket.histories(VB);
+            let terms = active.bucket.terms(&mut active.cx, VB);
             let copy = &mut self.nodes[1 - self.active];
             match followed {
                 Ok(stream) => {
                     self.start = position.start;
-                    copy.bucket.copy_begun(&mut copy.cx, VB, of(self.term), &histories).unwrap();
+                    copy.bucket.copy_begun(&mut copy.cx, VB, of(self.term), &histories, &terms).unwrap();
                     return stream;
                 }
                 Err(Refused::RollBack(_)) => {
@@ -531,7 +533,7 @@ fn what_is_not_in_order_or_of_another_term_is_refused() {
     let advanced = Foreign::Advanced(3);
     assert_eq!(bucket.copy(cx, VB, of(2), &advanced), Err(NotCopied::Role));
     assert!(matches!(bucket.copy(cx, VB, of(1), &advanced), Err(NotCopied::Broken(_))), "before a snapshot");
-    bucket.copy_begun(cx, VB, of(1), &[(5, 0)]).unwrap();
+    bucket.copy_begun(cx, VB, of(1), &[(5, 0)], &Terms::default()).unwrap();
     bucket.copy(cx, VB, of(1), &Foreign::Snapshot { start: 0, end: 5 }).unwrap();
     bucket.copy(cx, VB, of(1), &advanced).unwrap();
     assert!(matches!(bucket.copy(cx, VB, of(1), &Foreign::Advanced(2)), Err(NotCopied::Broken(_))));
@@ -563,13 +565,13 @@ fn what_is_missing_of_a_snapshot_is_missing_when_it_goes_on_elsewhere() {
         let value = VersionValue::Bytes(b"v");
         Foreign::Version(Version { seqno, rev: 1, cas: seqno, stored_key: key, value, ..Version::default() })
     };
-    bucket.copy_begun(cx, VB, of(1), &[(5, 0)]).unwrap();
+    bucket.copy_begun(cx, VB, of(1), &[(5, 0)], &Terms::default()).unwrap();
     bucket.copy(cx, VB, of(1), &Foreign::Snapshot { start: 0, end: 10 }).unwrap();
     bucket.copy(cx, VB, of(1), &version(7, b"\0a")).unwrap();
     assert_eq!(bucket.complete_seqno(cx, VB), 0);
     // The connection breaks; the next one goes on from there, to a later end.
     assert_eq!((bucket.copy_position(cx, VB).start, bucket.copy_position(cx, VB).snapshot), (7, (0, 10)));
-    bucket.copy_begun(cx, VB, of(1), &[(5, 0)]).unwrap();
+    bucket.copy_begun(cx, VB, of(1), &[(5, 0)], &Terms::default()).unwrap();
     bucket.copy(cx, VB, of(1), &Foreign::Snapshot { start: 7, end: 12 }).unwrap();
     bucket.copy(cx, VB, of(1), &version(11, b"\0b")).unwrap();
     assert_eq!(bucket.complete_seqno(cx, VB), 0, "what was superseded before 7 comes with the end");
@@ -607,7 +609,7 @@ fn a_copy_is_replaced_on_disk_when_all_of_the_new_one_is_here() {
         assert_eq!(bucket.complete_seqno(&mut copy.cx, VB), complete, "but it counts");
         if crashes != "before" {
             bucket.begin_refill(&mut copy.cx, VB, of(2), 100).unwrap();
-            bucket.copy_begun(&mut copy.cx, VB, of(2), &[(77, 0)]).unwrap();
+            bucket.copy_begun(&mut copy.cx, VB, of(2), &[(77, 0)], &Terms::default()).unwrap();
             bucket.copy(&mut copy.cx, VB, of(2), &Foreign::Snapshot { start: 0, end: 9 }).unwrap();
             bucket.copy(&mut copy.cx, VB, of(2), &version(3, b"\0new")).unwrap();
             let promoted =

@@ -21,6 +21,7 @@ use crate::news::News;
 use crate::role::Role;
 use crate::storage::check_value;
 use crate::sync_writes::{Copied, SyncWrites};
+use crate::terms::{Rank, Terms};
 use crate::{KvError, ThreadContext, VbId, VbState};
 
 /// A change that the active has made.
@@ -168,13 +169,15 @@ impl Bucket {
         Position { start, end: u64::MAX, uuid, snapshot, ..Position::default() }
     }
 
-    /// Notes that the active sends its changes from where the copy is: its histories, newest first, are the copy's.
+    /// Notes that the active sends its changes from where the copy is: its histories, newest first, and its terms are
+    /// the copy's.
     pub fn copy_begun(
         &self,
         cx: &mut ThreadContext,
         vb: VbId,
         of: CopyOf<'_>,
         histories: &[(u64, u64)],
+        terms: &Terms,
     ) -> Result<(), NotCopied> {
         let Some((uuid, _)) = histories.first() else { return Err(NotCopied::Broken("there is no history")) };
         if histories.iter().any(|(_, seqno)| *seqno > SEQNO_MOST) {
@@ -182,7 +185,7 @@ impl Bucket {
         }
         let mut locked = self.lock(cx, vb);
         let copied = locked.copied(of)?;
-        locked.set_histories(histories.iter().rev().copied().collect());
+        locked.set_histories(histories.iter().rev().copied().collect(), terms.clone());
         locked.set_copied(Copied { is_any: true, ..copied });
         locked.sync_writes_mut().is_stale = false;
         self.set_vb_uuid(vb, *uuid);
@@ -363,12 +366,26 @@ impl Bucket {
         if locked.sync_writes().is_some_and(|sync| sync.is_stale || sync.is_refilling) {
             return None;
         }
-        locked.acknowledgeable(told, locked.complete_seqno())
+        // Below where its term begins, what it has may still be outranked by a copy of a term in between.
+        let complete_seqno = locked.complete_seqno();
+        let is_of_term = locked.newest_term().is_none_or(|(_, began_at)| began_at <= complete_seqno);
+        if is_of_term { locked.acknowledgeable(told, complete_seqno) } else { None }
     }
 
     /// Returns up to which seqno a vBucket has everything.
     pub fn complete_seqno(&self, cx: &mut ThreadContext, vb: VbId) -> u64 {
         self.lock(cx, vb).complete_seqno()
+    }
+
+    /// Returns what a vBucket has, as it is compared with other copies.
+    pub fn rank(&self, cx: &mut ThreadContext, vb: VbId) -> Rank {
+        let locked = self.lock(cx, vb);
+        locked.rank(locked.complete_seqno())
+    }
+
+    /// Returns the terms of a vBucket's changes.
+    pub fn terms(&self, cx: &mut ThreadContext, vb: VbId) -> Terms {
+        self.lock(cx, vb).durable().terms.clone()
     }
 
     /// Returns true if reads of copies are served: the vBucket is a replica, or about to be the active.

@@ -47,8 +47,12 @@ impl Bucket {
                     waits = true;
                     locked.note_state();
                 }
+                let newest_term = locked.newest_term();
                 let sync = locked.sync_writes_mut();
                 sync.monitor.set_topology(&setting.role.topology);
+                if let Some((_, began_at)) = newest_term {
+                    sync.monitor.begin_term(began_at);
+                }
                 (sync.role, sync.copied) = (setting.role, setting.copied);
                 self.has_roles.store(true, Relaxed);
                 self.count_inactive(true, sync.role.state == VbState::Active);
@@ -243,10 +247,16 @@ impl Bucket {
         }
         let (calls, is_missing) = self.peers.change(vb.0, before.source.as_deref(), role.source.as_ref());
         notices.letters.extend(calls.into_iter().map(stir));
+        let role_term = role.term;
         sync.role = role;
         self.count_inactive(was_active, is_active);
+        let began_at = if was_active { locked.high_seqno() } else { locked.complete_seqno() };
         if is_active && !was_active {
             self.take_charge(locked, vb, now_ns);
+        }
+        let (term, newest) = (role_term, locked.newest_term());
+        if is_active && newest.map_or(term > 0, |(newest, _)| newest < term) {
+            locked.begin_term(term, began_at);
         }
         if is_active && locked.is_followed() {
             locked.tell_changes();

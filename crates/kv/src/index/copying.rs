@@ -9,6 +9,7 @@ use super::prepares::Prepared;
 use super::table::Hand;
 use super::vbucket::{Locked, State};
 use crate::collections::SystemEvent;
+use crate::terms::{Rank, Terms};
 use crate::{KvError, VbState};
 
 impl State {
@@ -120,10 +121,29 @@ impl Locked<'_> {
         self.durable_if_any()?.histories.last().map(|(uuid, _)| *uuid)
     }
 
-    /// Replaces the histories, oldest first.
-    pub(crate) fn set_histories(&mut self, histories: Vec<(u64, u64)>) {
-        self.durable().histories = histories;
+    /// Replaces the histories, oldest first, and the terms.
+    pub(crate) fn set_histories(&mut self, histories: Vec<(u64, u64)>, terms: Terms) {
+        let durable = self.durable();
+        (durable.histories, durable.terms) = (histories, terms);
         self.note_state();
+    }
+
+    /// Notes that a term begins at a seqno: what comes after it is of that term.
+    pub(crate) fn begin_term(&mut self, term: u64, seqno: u64) {
+        self.durable().terms.begin(term, seqno);
+        self.sync_writes_mut().monitor.begin_term(seqno);
+        self.note_state();
+    }
+
+    /// Returns the newest term, and where it began.
+    pub(crate) fn newest_term(&self) -> Option<(u64, u64)> {
+        self.durable_if_any()?.terms.newest()
+    }
+
+    /// Returns what the vBucket has, as it is compared with other copies.
+    pub(crate) fn rank(&self, complete_seqno: u64) -> Rank {
+        let unknown = Rank { term: 0, seqno: complete_seqno };
+        self.durable_if_any().map_or(unknown, |durable| durable.terms.rank(complete_seqno))
     }
 
     /// Begins a history at a seqno, which the one before has reached.
@@ -173,6 +193,7 @@ impl Locked<'_> {
         (durable.persisted_seqno, durable.persisted_flushed) = (0, 0);
         (durable.purged_seqno, durable.purged_persisted) = (0, 0);
         durable.histories.clear();
+        durable.terms = Terms::default();
         if self.sync_writes().is_some() {
             let sync = self.sync_writes_mut();
             sync.monitor.begin_anew();

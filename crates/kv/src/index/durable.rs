@@ -26,6 +26,7 @@ use super::order::SeqnoOrder;
 use super::replay::Replay;
 use super::vbucket::{Dead, Locked, Present};
 use crate::sync_writes::Setting;
+use crate::terms::Terms;
 use crate::{Key, KvError};
 
 /// How many items ahead the walk prefetches, and how many lines of each.
@@ -62,6 +63,8 @@ pub(crate) struct Durable {
     pub(crate) base_persisted: u64,
     /// History ids, oldest first, each with the seqno it began at; the last is the present one's.
     pub(crate) histories: Vec<(u64, u64)>,
+    /// The terms of its changes.
+    pub(crate) terms: Terms,
     /// The role as found on disk, until it takes effect.
     pub(crate) setting: Option<Setting>,
     /// The end of its last history may be lost.

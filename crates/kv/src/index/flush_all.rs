@@ -4,6 +4,7 @@ use super::dirty::DirtySet;
 use super::vbucket::VBucket;
 use crate::Cookie;
 use crate::sync_writes::Copied;
+use crate::terms::Terms;
 
 /// What flush_all has done to a vBucket.
 #[derive(Default)]
@@ -50,7 +51,8 @@ impl VBucket {
         }
         let (is_any, has_other_history) = (state.table.items > 0, state.is_inactive());
         if has_other_history && let Some(rare) = state.rare.as_deref_mut() {
-            rare.durable.get_or_insert_default().histories = vec![(other, flushed_seqno)];
+            let durable = rare.durable.get_or_insert_default();
+            (durable.histories, durable.terms) = (vec![(other, flushed_seqno)], Terms::default());
             if let Some(sync) = rare.sync_writes.as_deref_mut() {
                 sync.copied = Copied { is_any: true, snapshot: (0, 0) };
             }

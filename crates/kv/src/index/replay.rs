@@ -16,6 +16,7 @@ use super::table::Hand;
 use super::vbucket::{Locked, VBucket};
 use crate::KvError;
 use crate::sync_writes::Setting;
+use crate::terms::Terms;
 
 /// What is kept while a vBucket is read.
 #[derive(Default)]
@@ -55,6 +56,8 @@ pub(crate) struct StateRecord {
     pub(crate) flushed_seqno: u64,
     pub(crate) max_deleted_rev: u64,
     pub(crate) histories: Vec<(u64, u64)>,
+    /// The terms of its changes.
+    pub(crate) terms: Terms,
     /// Prepares up to `flushed_seqno` that have not ended: flush_all leaves them alone, but the records that ended
     /// others may be gone.
     pub(crate) prepares: Vec<u64>,
@@ -168,6 +171,7 @@ impl Locked<'_> {
         if state.version >= durable.state_persisted {
             durable.state_persisted = state.version;
             durable.histories = state.histories;
+            durable.terms = state.terms;
             durable.setting = state.setting;
             (durable.base, durable.base_persisted) = (state.base, state.base);
             (durable.purged_seqno, durable.purged_persisted) = (state.purged_seqno, state.purged_seqno);

@@ -361,6 +361,7 @@ impl crate::index::Locked<'_> {
             flushed_seqno: durable.base + flushed_seqno,
             max_deleted_rev: durable.max_deleted_rev,
             histories: durable.histories.clone(),
+            terms: durable.terms.clone(),
             prepares,
             purged_seqno: durable.purged_seqno,
             events,

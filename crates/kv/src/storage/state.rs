@@ -1,7 +1,7 @@
 //! A vBucket's state as the value of a `State` record.
 //!
 //! ```text
-//!   0  1   format, 3; 1 has no seqnos of purges and changes, 2 no base, and of the role only state and chains
+//!   0  1   format, 4; 1 has no seqnos of purges and changes, 2 no base, and of the role only state and chains, 3 no terms
 //!   1  8   version: the highest of several is the newest
 //!   9  8   highest seqno on disk
 //!  17  8   up to this seqno on disk everything was flushed by flush_all
@@ -13,6 +13,7 @@
 //!          8 uid of the manifest whose changes all have seqnos, 4 the number of changes, and of each: 8 seqno,
 //!          8 uid, 1 what has changed, 4 scope, 4 collection
 //!          8 base: what the seqnos on disk are above those that clients see
+//!          2 the number of terms of its changes, and of each 8 the term, 8 the seqno at which it began, big-endian
 //!          1 state: 0 the default, else 1 to 4 as SET_VBUCKET counts them, and then: 8 term, 1 bits: 1 takes over,
 //!          2 copied; 8 and 8 the snapshot that was copied last, 2 length of the source's name, the name; the rest is
 //!          its chains, as JSON
@@ -23,9 +24,12 @@
 use crate::collections::{Change, SystemEvent};
 use crate::index::{StateRecord, Told};
 use crate::sync_writes::{Copied, Setting};
+use crate::terms::{TERM_BYTES, Terms};
 use crate::{Role, Topology, VbState};
 
-const FORMAT: u8 = 3;
+const FORMAT: u8 = 4;
+/// Without terms.
+const FORMAT_WITHOUT_TERMS: u8 = 3;
 /// Without purges and changes.
 const FORMAT_FIRST: u8 = 1;
 /// Bits of a role.
@@ -62,6 +66,9 @@ pub(crate) fn encode(state: &StateRecord) -> Vec<u8> {
         bytes.extend_from_slice(&event.collection.to_le_bytes());
     }
     bytes.extend_from_slice(&state.base.to_le_bytes());
+    let (terms, encoded) = state.terms.encode();
+    bytes.extend_from_slice(&terms.to_le_bytes());
+    bytes.extend_from_slice(&encoded);
     match &state.setting {
         None => bytes.push(0),
         Some(Setting { role, copied }) => {
@@ -107,14 +114,20 @@ pub(crate) fn decode(mut bytes: &[u8]) -> Option<StateRecord> {
             state.events.list.push(told(bytes)?);
         }
     }
-    if format == FORMAT {
+    if format >= FORMAT_WITHOUT_TERMS {
         state.base = number(bytes)?;
+    }
+    if format == FORMAT {
+        let terms = usize::from(u16::from_le_bytes(take(bytes)?)) * TERM_BYTES;
+        let (encoded, rest) = bytes.split_at_checked(terms)?;
+        state.terms = Terms::decode(encoded)?;
+        *bytes = rest;
     }
     let [of_role] = take(bytes)?;
     if of_role != 0 {
         let mut setting = Setting::default();
         setting.role.state = VbState::from_number(u32::from(of_role))?;
-        if format == FORMAT {
+        if format >= FORMAT_WITHOUT_TERMS {
             read_role(bytes, &mut setting)?;
         }
         setting.role.topology = Topology::from_json(&serde_json::from_slice(bytes).ok()?).ok()?;
@@ -164,12 +177,16 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded() {
         let event = SystemEvent { uid: 2, what: Change::DropScope, scope: 9, collection: 0 };
+        let mut terms = Terms::default();
+        terms.begin(2, 0);
+        terms.begin(7, 5);
         let state = StateRecord {
             version: 7,
             high_seqno: u64::MAX >> 16,
             flushed_seqno: 12,
             max_deleted_rev: 3,
             histories: vec![(1, 0), (u64::MAX, 5)],
+            terms,
             prepares: vec![3, 4],
             purged_seqno: 6,
             events: Events { uid: 3, list: vec![Told { seqno: 8, event }] },
@@ -190,14 +207,21 @@ mod tests {
         for cut in 0..bytes.len() {
             assert_eq!(decode(&bytes[..cut]), None, "{cut}");
         }
-        // Earlier formats knew state and chains only.
+        // Earlier formats knew no terms.
+        let terms_at = bytes.len() - r#"null"#.len() - 1 - 8 - 1 - 16 - 2 - "n1".len() - 2 * TERM_BYTES - 2;
+        let mut without = bytes.clone();
+        without.drain(terms_at..terms_at + 2 + 2 * TERM_BYTES);
+        without[0] = FORMAT_WITHOUT_TERMS;
+        let state = StateRecord { terms: Terms::default(), ..state };
+        assert_eq!(decode(&without), Some(state.clone()));
+        // Even earlier ones knew state and chains only.
         let role = Role { state: VbState::Replica, ..Role::default() };
         let setting = Some(Setting { role, copied: Copied::default() });
         let old = StateRecord { base: 0, setting, ..state };
         let mut bytes = encode(&old);
         let before_role = bytes.len() - "null".len() - 1 - 27;
         bytes.drain(before_role + 1..before_role + 1 + 27);
-        bytes.drain(before_role - 8..before_role);
+        bytes.drain(before_role - 8 - 2..before_role);
         bytes[0] = 2;
         assert_eq!(decode(&bytes), Some(old.clone()));
         let oldest = StateRecord { purged_seqno: 0, events: Events::default(), ..old };

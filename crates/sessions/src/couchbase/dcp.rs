@@ -266,7 +266,14 @@ pub(super) fn stream(
             if producer.wanted.has_sync_writes && wanted.term.is_some() && may_change {
                 bucket.forget_acknowledgements(vb, &producer.wanted.consumer);
             }
-            answer.value(0, &[], &failover_log(&bucket, vb), out);
+            let mut log = failover_log(&bucket, vb);
+            if wanted.term.is_none() {
+                return answer.value(0, &[], &log, out);
+            }
+            // A node that copies: the terms follow the log, and the extras say how many there are.
+            let (terms, encoded) = bucket.terms(cx, vb).encode();
+            log.extend_from_slice(&encoded);
+            answer.value(0, &terms.to_be_bytes(), &log, out);
         }
         Err(Refused::Term(term)) => {
             let context = format!("The term of vBucket {} is {term}", vb.0);

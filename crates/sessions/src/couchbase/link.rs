@@ -25,6 +25,7 @@ use kv::copying::{CopyOf, Foreign, NotCopied};
 use kv::follow::Position;
 use kv::replication::Replication;
 use kv::role::TERM_MOST;
+use kv::terms::Terms;
 use kv::{Bucket, NodeContext, RoleChange, VbId, VbState};
 use refill::Refills;
 use serde_json::Value;
@@ -355,10 +356,10 @@ impl Link {
 
     fn take_frame(&mut self, header: &Header, frame: &[u8], cx: &mut NodeContext) -> Result<(), Stop> {
         if header.magic == Magic::RESPONSE {
-            let extras_end = HEADER_LEN + usize::from(header.extras_len) + usize::from(header.key_len);
-            let value = frame.get(extras_end..).unwrap_or_default();
-            // In a response the status is where requests have the vBucket.
-            return self.take_response(header, Status(header.vbucket), value, cx);
+            let extras_end = HEADER_LEN + usize::from(header.extras_len);
+            let extras = frame.get(HEADER_LEN..extras_end).unwrap_or_default();
+            let value = frame.get(extras_end + usize::from(header.key_len)..).unwrap_or_default();
+            return self.take_response(header, extras, value, cx);
         }
         let (request, value) = parse(frame)?;
         match Message::decode(&request, value) {
@@ -433,14 +434,18 @@ impl Link {
     fn take_response(
         &mut self,
         header: &Header,
-        status: Status,
+        extras: &[u8],
         value: &[u8],
         cx: &mut NodeContext,
     ) -> Result<(), Stop> {
-        let opcode = header.opcode;
+        // In a response the status is where requests have the vBucket.
+        let (opcode, status) = (header.opcode, Status(header.vbucket));
         if matches!(self.phase, Phase::Ready) {
             match opcode {
-                Opcode::DCP_STREAM_REQ => return self.take_stream_response(header.opaque, status, value, cx),
+                Opcode::DCP_STREAM_REQ if status == Status::SUCCESS => {
+                    return self.take_log(header.opaque, extras, value, cx);
+                }
+                Opcode::DCP_STREAM_REQ => return self.take_refusal(header.opaque, status, value, cx),
                 // A stream that had ended already, or been closed.
                 Opcode::DCP_CLOSE_STREAM | Opcode::DCP_SEQNO_ACKNOWLEDGED => return Ok(()),
                 _ => {}
@@ -493,40 +498,60 @@ impl Link {
         self.streams.insert(vb, Copying { term, opaque, start, is_begun: false, told: 0, takes_over });
     }
 
-    fn take_stream_response(
+    /// Returns the vBucket whose stream was asked for with this; not one that was closed meanwhile.
+    fn asked(&self, opaque: u32) -> Option<u16> {
+        self.streams.iter().find(|(_, copying)| copying.opaque == opaque).map(|(vb, _)| *vb)
+    }
+
+    /// Takes the answer that a stream begins: the failover log, and the terms, whose number is in the extras.
+    fn take_log(
+        &mut self,
+        opaque: u32,
+        extras: &[u8],
+        value: &[u8],
+        cx: &mut NodeContext,
+    ) -> Result<(), Stop> {
+        let Some(vb) = self.asked(opaque) else { return Ok(()) };
+        let terms_bytes =
+            extras.first_chunk().map_or(0, |count| usize::from(u16::from_be_bytes(*count))) * 16;
+        let (log, terms) =
+            value.split_at_checked(value.len().saturating_sub(terms_bytes)).unwrap_or_default();
+        let Some(terms) = Terms::decode(terms) else {
+            return Err(Stop::Failed("the terms of a vBucket are malformed".to_owned()));
+        };
+        let (entries, _) = log.as_chunks::<16>();
+        let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let log: Vec<(u64, u64)> =
+            entries.iter().map(|entry| (number(&entry[..8]), number(&entry[8..]))).collect();
+        let Some(copying) = self.streams.get_mut(&vb) else { return Ok(()) };
+        if self.refills.collects(vb) {
+            copying.is_begun = true;
+            self.refill_begun(vb, log, terms);
+            return Ok(());
+        }
+        let (bucket, peer) = (Arc::clone(self.copier.bucket()), Arc::clone(self.copier.peer()));
+        match bucket.copy_begun(cx, VbId(vb), CopyOf { term: copying.term, peer: &peer }, &log, &terms) {
+            Ok(()) => copying.is_begun = true,
+            Err(NotCopied::Broken(why)) => self.break_off(vb, why.to_owned(), cx),
+            // There is news.
+            Err(NotCopied::Role | NotCopied::Later) => self.close_stream(vb, cx),
+        }
+        self.touched.insert(vb);
+        Ok(())
+    }
+
+    /// Takes the answer that a stream does not begin.
+    fn take_refusal(
         &mut self,
         opaque: u32,
         status: Status,
         value: &[u8],
         cx: &mut NodeContext,
     ) -> Result<(), Stop> {
-        // The answer to one that was closed meanwhile means nothing.
-        let Some((&vb, copying)) = self.streams.iter_mut().find(|(_, copying)| copying.opaque == opaque)
-        else {
-            return Ok(());
-        };
-        let (bucket, peer) = (Arc::clone(self.copier.bucket()), Arc::clone(self.copier.peer()));
-        let (term, start) = (copying.term, copying.start);
+        let Some(vb) = self.asked(opaque) else { return Ok(()) };
+        let Some(&Copying { term, start, .. }) = self.streams.get(&vb) else { return Ok(()) };
+        let bucket = Arc::clone(self.copier.bucket());
         match status {
-            Status::SUCCESS => {
-                let (entries, _) = value.as_chunks::<16>();
-                let number =
-                    |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
-                let log: Vec<(u64, u64)> =
-                    entries.iter().map(|entry| (number(&entry[..8]), number(&entry[8..]))).collect();
-                if self.refills.collects(vb) {
-                    copying.is_begun = true;
-                    self.refill_begun(vb, log);
-                    return Ok(());
-                }
-                match bucket.copy_begun(cx, VbId(vb), CopyOf { term, peer: &peer }, &log) {
-                    Ok(()) => copying.is_begun = true,
-                    Err(NotCopied::Broken(why)) => self.break_off(vb, why.to_owned(), cx),
-                    // There is news.
-                    Err(NotCopied::Role | NotCopied::Later) => self.close_stream(vb, cx),
-                }
-                self.touched.insert(vb);
-            }
             Status::ROLLBACK => {
                 self.streams.remove(&vb);
                 // What was collected is no part of its history either.

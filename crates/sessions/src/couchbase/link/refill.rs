@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use kv::copying::{Collected, CopyOf, NotCopied};
 use kv::follow::Position;
+use kv::terms::Terms;
 use kv::{Bucket, NodeContext, VbId};
 use wire::binary::{HEADER_LEN, Header};
 use wire::dcp::Message;
@@ -164,9 +165,9 @@ impl Link {
     }
 
     /// Notes that the source sends a vBucket from the beginning.
-    pub(super) fn refill_begun(&mut self, vb: u16, log: Vec<(u64, u64)>) {
+    pub(super) fn refill_begun(&mut self, vb: u16, log: Vec<(u64, u64)>, terms: Terms) {
         if let Some(refill) = self.refills.running.get_mut(&vb) {
-            refill.collected.histories = log;
+            (refill.collected.histories, refill.collected.terms) = (log, terms);
         }
     }
 
@@ -284,7 +285,8 @@ impl Link {
         // The messages themselves are counted already.
         bucket.begin_refill(cx, VbId(vb), of, 0).map_err(stop)?;
         refill.is_replacing = true;
-        bucket.copy_begun(cx, VbId(vb), of, &refill.collected.histories).map_err(stop)
+        let Collected { histories, terms, .. } = &refill.collected;
+        bucket.copy_begun(cx, VbId(vb), of, histories, terms).map_err(stop)
     }
 
     /// Takes messages of a piece, as far as a slice goes.

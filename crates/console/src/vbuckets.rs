@@ -9,7 +9,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kv::users::roles::Rights;
-use kv::{Bucket, Cookie, KvError, NodeContext, Now, Outcome, RoleChange, RoleError, VbId, VbState};
+use kv::{
+    Bucket, Cookie, KvError, NodeContext, Now, Outcome, RoleChange, RoleError, Unavailable, VbId, VbState,
+};
 use parking_lot::MutexGuard;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
@@ -18,34 +20,51 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 type Fields = Form<Vec<(String, String)>>;
 
-/// `GET /pools/default/buckets/B/vbuckets`: the role of each vBucket, and how far it is.
+/// `GET /pools/default/buckets/B/vbuckets`: the role of each vBucket, and what it has. 503 while its journal is read: it
+/// is not known before.
 pub async fn list(State(console): State<Console>, Path(name): Path<String>) -> Response {
     let Some(bucket) = console.node.bucket(&name) else { return missing() };
-    let all = (0..bucket.vbuckets()).map(|vb| shown(&console, &bucket, VbId(vb)));
-    Json(Value::Array(all.collect())).into_response()
+    all_shown(&console, &bucket, 0..=bucket.vbuckets() - 1)
 }
 
 /// `GET /pools/default/buckets/B/vbuckets/N`.
 pub async fn show(State(console): State<Console>, Path((name, vb)): Path<(String, u16)>) -> Response {
-    match find(&console, &name, vb) {
-        Some((bucket, vb)) => Json(shown(&console, &bucket, vb)).into_response(),
-        None => missing(),
+    let Some((bucket, vb)) = find(&console, &name, vb) else { return missing() };
+    match shown(&console, &bucket, vb) {
+        Ok(shown) => Json(shown).into_response(),
+        Err(response) => response,
     }
 }
 
-fn shown(console: &Console, bucket: &Bucket, vb: VbId) -> Value {
+fn all_shown(console: &Console, bucket: &Bucket, vbs: RangeInclusive<u16>) -> Response {
+    let all: Result<Vec<Value>, Response> = vbs.map(|vb| shown(console, bucket, VbId(vb))).collect();
+    all.map_or_else(|response| response, |all| Json(Value::Array(all)).into_response())
+}
+
+/// Of a damaged vBucket nothing is known but that it is damaged.
+fn shown(console: &Console, bucket: &Bucket, vb: VbId) -> Result<Value, Response> {
+    match bucket.closed(vb) {
+        None => {}
+        Some(Unavailable::Damaged) => return Ok(json!({ "vbucket": vb.0, "damaged": true })),
+        Some(why) => return Err(unavailable(vb, &why)),
+    }
     let mut shown = execute(console, |cx| bucket.role(cx, vb)).to_json();
-    let info = bucket.vb_info(vb);
+    let (info, rank) = (bucket.vb_info(vb), bucket.rank(vb));
     shown["vbucket"] = json!(vb.0);
     shown["high_seqno"] = json!(info.as_ref().map(|info| info.high_seqno));
-    shown["complete_seqno"] = json!(execute(console, |cx| bucket.complete_seqno(cx, vb)));
+    shown["history_term"] = json!(rank.term);
+    shown["complete_seqno"] = json!(rank.seqno);
     shown["persisted_seqno"] = json!(info.as_ref().map(|info| info.persisted_seqno));
-    shown
+    Ok(shown)
+}
+
+fn unavailable(vb: VbId, why: &impl std::fmt::Display) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, format!("vBucket {}: {why}\r\n", vb.0)).into_response()
 }
 
 /// `POST /pools/default/buckets/B/vbuckets/N`: a form with `state`, by its name, `topology`, as JSON, `source`, a node
 /// or nothing, `term` and `takeover`. A field that is not given stays unchanged. A term is answered once the promise to
-/// accept nothing lower is on disk.
+/// accept nothing lower is on disk. The answer is what GET shows then.
 pub async fn set(
     State(console): State<Console>,
     Extension(identity): Extension<Identity>,
@@ -110,10 +129,9 @@ async fn set_each(
 ) -> Response {
     let mut result = Ok(());
     let mut tickets = Vec::new();
-    for vb in vbs.map(VbId) {
+    for vb in vbs.clone().map(VbId) {
         if let Some(why) = bucket.closed(vb) {
-            let text = format!("vBucket {}: {why}\r\n", vb.0);
-            result = Err((StatusCode::SERVICE_UNAVAILABLE, text).into_response());
+            result = Err(unavailable(vb, &why));
             break;
         }
         let set = execute(console, |cx| set_one(bucket, cx, vb, change.clone()));
@@ -133,7 +151,7 @@ async fn set_each(
             result = result.and(Err((StatusCode::SERVICE_UNAVAILABLE, text).into_response()));
         }
     }
-    result.map_or_else(|response| response, |()| StatusCode::OK.into_response())
+    result.map_or_else(|response| response, |()| all_shown(console, bucket, vbs))
 }
 
 /// Why a role was not set, or its promise is not kept.
@@ -163,10 +181,7 @@ fn set_one(
 impl NotSet {
     fn answer(&self, vb: VbId) -> Response {
         let (field, status, error) = match self {
-            Self::Unkept(error) => {
-                let text = format!("vBucket {}: {error}\r\n", vb.0);
-                return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
-            }
+            Self::Unkept(error) => return unavailable(vb, error),
             Self::Refused(error @ RoleError::Term { .. }) => ("term", StatusCode::CONFLICT, error),
             Self::Refused(error @ RoleError::TermMost) => ("term", StatusCode::BAD_REQUEST, error),
             Self::Refused(error @ RoleError::Source) => ("source", StatusCode::BAD_REQUEST, error),

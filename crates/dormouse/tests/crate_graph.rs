@@ -83,6 +83,7 @@ const ENGINE_ORDER: &[&str] = &[
     "peers",
     "durability_monitor",
     "terms",
+    "election",
     "collected",
     "sync_writes",
     "index",

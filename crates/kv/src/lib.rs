@@ -16,6 +16,7 @@ pub mod collections;
 pub mod copier;
 mod doorbell;
 pub mod durability_monitor;
+pub mod election;
 pub mod entry;
 pub mod error;
 mod fetch_queue;

@@ -585,6 +585,33 @@ fn what_is_missing_of_a_snapshot_is_missing_when_it_goes_on_elsewhere() {
     assert!(matches!(bucket.copy(cx, VB, of(1), &high), Err(NotCopied::Broken(_))));
 }
 
+/// What a killed active has on disk is a part of its successor's history, whatever id it goes on with.
+#[test]
+fn an_active_that_was_killed_goes_on_as_a_copy_from_where_it_was() {
+    let mut world = World::new(true);
+    for number in 0..20 {
+        world.run(&Step::Set { key: number, len: 10, expires: false });
+    }
+    world.settle();
+    world.run(&Step::Write { node: 0 });
+    for number in 20..25 {
+        world.run(&Step::Set { key: number, len: 10, expires: false });
+    }
+    // They are in memory here, and copied there.
+    world.settle();
+    world.run(&Step::Crash { node: 0 });
+    world.run(&Step::Promote);
+    world.run(&Step::Set { key: 1, len: 11, expires: false });
+    assert_eq!(world.active, 1);
+    let (term, copy) = (world.term, &mut world.nodes[0]);
+    let position = copy.bucket.copy_position(&mut copy.cx, VB);
+    assert!(position.start > 10, "{position:?}");
+    let position = Position { term: Some(term), ..position };
+    let active = &mut world.nodes[1];
+    assert!(active.bucket.follow(&mut active.cx, VB, 99, &position, &active.news).is_ok());
+    world.settle();
+}
+
 /// While a new copy takes the old one's place, the old one stays on disk, and the role stays as it is.
 #[test]
 fn a_copy_is_replaced_on_disk_when_all_of_the_new_one_is_here() {

@@ -116,13 +116,6 @@ impl Locked<'_> {
         Err(NotCopied::Broken("a seqno does not follow the one before, or is not of the snapshot"))
     }
 
-    /// Returns up to which seqno everything is here: a part of a snapshot may lack what its rest supersedes.
-    pub(super) fn complete_seqno(&self) -> u64 {
-        let (start, end) = self.sync_writes().map_or((0, 0), |sync| sync.copied.snapshot);
-        let high_seqno = self.high_seqno();
-        if high_seqno < end { start.min(high_seqno) } else { high_seqno }
-    }
-
     fn set_copied(&mut self, copied: Copied) {
         self.sync_writes_mut().copied = copied;
         self.note_state();
@@ -165,7 +158,10 @@ impl Bucket {
         let (snapshot_start, snapshot_end) = copied.unwrap_or_default().snapshot;
         let is_inside = snapshot_start <= start && start < snapshot_end;
         let snapshot = if is_inside { (snapshot_start, snapshot_end) } else { (start, start) };
-        let uuid = if start == 0 { 0 } else { histories.first().map_or(0, |(uuid, _)| *uuid) };
+        // What began here has nothing of its own yet: a node that was killed has such an id, which nobody else knows.
+        let has_changes = |(_, began_at): &&(u64, u64)| *began_at < start;
+        let history = histories.iter().find(has_changes).or(histories.first());
+        let uuid = if start == 0 { 0 } else { history.map_or(0, |(uuid, _)| *uuid) };
         Position { start, end: u64::MAX, uuid, snapshot, ..Position::default() }
     }
 
@@ -378,9 +374,8 @@ impl Bucket {
     }
 
     /// Returns what a vBucket has, as it is compared with other copies.
-    pub fn rank(&self, cx: &mut ThreadContext, vb: VbId) -> Rank {
-        let locked = self.lock(cx, vb);
-        locked.rank(locked.complete_seqno())
+    pub fn rank(&self, vb: VbId) -> Rank {
+        self.vbucket(vb).rank()
     }
 
     /// Returns the terms of a vBucket's changes.

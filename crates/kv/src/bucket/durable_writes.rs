@@ -400,11 +400,14 @@ impl Bucket {
         self.lateness.emit(emit);
         let (mut pending, mut lines) = (0, Vec::new());
         for vb in 0..self.vbuckets() {
+            let rank = self.rank(VbId(vb));
             self.with_sync_writes(VbId(vb), |sync| {
                 pending += sync.monitor.len();
                 lines.push((format!("vb_{vb}:state"), sync.role.state.name().to_owned()));
                 lines.push((format!("vb_{vb}:topology"), sync.role.topology.to_string()));
                 lines.push((format!("vb_{vb}:term"), sync.role.term.to_string()));
+                lines.push((format!("vb_{vb}:history_term"), rank.term.to_string()));
+                lines.push((format!("vb_{vb}:complete_seqno"), rank.seqno.to_string()));
                 if let Some(source) = &sync.role.source {
                     lines.push((format!("vb_{vb}:source"), source.to_string()));
                 }

@@ -7,7 +7,7 @@ use super::item::{Header, ItemPtr, Kind};
 use super::order::SeqnoOrder;
 use super::prepares::Prepared;
 use super::table::Hand;
-use super::vbucket::{Locked, State};
+use super::vbucket::{Locked, State, VBucket};
 use crate::collections::SystemEvent;
 use crate::terms::{Rank, Terms};
 use crate::{KvError, VbState};
@@ -25,7 +25,34 @@ impl State {
     }
 }
 
+impl State {
+    /// Returns up to which seqno everything is here: a part of a snapshot may lack what its rest supersedes.
+    fn complete_seqno(&self) -> u64 {
+        let sync = self.rare.as_ref().and_then(|rare| rare.sync_writes.as_ref());
+        let (start, end) = sync.map_or((0, 0), |sync| sync.copied.snapshot);
+        if self.high_seqno < end { start.min(self.high_seqno) } else { self.high_seqno }
+    }
+
+    fn rank(&self) -> Rank {
+        let durable = self.rare.as_ref().and_then(|rare| rare.durable.as_ref());
+        let seqno = self.complete_seqno();
+        durable.map_or(Rank { term: 0, seqno }, |durable| durable.terms.rank(seqno))
+    }
+}
+
+impl VBucket {
+    /// Returns what the vBucket has, as it is compared with other copies.
+    pub(crate) fn rank(&self) -> Rank {
+        self.state.lock().rank()
+    }
+}
+
 impl Locked<'_> {
+    /// Returns up to which seqno everything is here.
+    pub(crate) fn complete_seqno(&self) -> u64 {
+        self.state.complete_seqno()
+    }
+
     /// Returns true if another node makes the changes, or none does: nothing may get a seqno here.
     #[inline]
     pub(crate) fn is_inactive(&self) -> bool {
@@ -138,12 +165,6 @@ impl Locked<'_> {
     /// Returns the newest term, and where it began.
     pub(crate) fn newest_term(&self) -> Option<(u64, u64)> {
         self.durable_if_any()?.terms.newest()
-    }
-
-    /// Returns what the vBucket has, as it is compared with other copies.
-    pub(crate) fn rank(&self, complete_seqno: u64) -> Rank {
-        let unknown = Rank { term: 0, seqno: complete_seqno };
-        self.durable_if_any().map_or(unknown, |durable| durable.terms.rank(complete_seqno))
     }
 
     /// Begins a history at a seqno, which the one before has reached.

@@ -1,0 +1,81 @@
+//! Who becomes the active of a vBucket when its active is lost.
+//!
+//! Members of its chains have promised a term, and have said what they have. A durable write was acknowledged by a
+//! majority of each chain, so with n members any n - majority + 1 of them include one that has it. Of these the one of
+//! the highest [`Rank`] has all of them. A member that is damaged, or that has forgotten what it had acknowledged, cannot
+//! answer for anything: it counts as one that is missing.
+
+use crate::terms::Rank;
+
+/// What a member of a chain has, as it says after it has promised the new term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Answer {
+    /// What it has.
+    pub rank: Rank,
+    /// A part of its journal is damaged: it cannot become the active.
+    pub is_damaged: bool,
+    /// It keeps nothing on disk, and has nothing: it may have acknowledged what it does not have any more.
+    pub may_have_forgotten: bool,
+}
+
+/// Who becomes the active.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Elected {
+    /// Its place among the answers.
+    pub at: usize,
+    /// It has every durable write that was acknowledged. Without that, some may be lost.
+    pub is_safe: bool,
+}
+
+/// Why nobody does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotElected {
+    /// Too few can answer for what was acknowledged.
+    #[error("{counted} of the chain can answer for what was acknowledged, and {needed} are needed")]
+    TooFew {
+        /// How many can.
+        counted: usize,
+        /// How many must.
+        needed: usize,
+    },
+    /// None of those that have answered is whole.
+    #[error("no member that has answered is whole")]
+    Nobody,
+}
+
+/// Elects among the members of `chains`, whose numbers are places in `answers`. `force`: even if too few have answered.
+pub fn elect(chains: &[Vec<usize>], answers: &[Option<Answer>], force: bool) -> Result<Elected, NotElected> {
+    let answer = |at: &usize| answers.get(*at).copied().flatten();
+    let mut is_safe = true;
+    for chain in chains {
+        let needed = chain.len() - majority(chain.len()) + 1;
+        let whole = || chain.iter().filter_map(answer).filter(|answer| !answer.is_damaged);
+        // If nobody is missing, there is nobody else to ask.
+        let is_complete = whole().count() == chain.len();
+        let counted = whole().filter(|answer| is_complete || !answer.may_have_forgotten).count();
+        if counted < needed {
+            if !force {
+                return Err(NotElected::TooFew { counted, needed });
+            }
+            is_safe = false;
+        }
+    }
+    let members = chains.iter().flatten().filter_map(|at| Some((*at, answer(at)?)));
+    let mut best: Option<(usize, Rank)> = None;
+    // Of equals the first in the chains.
+    for (at, Answer { rank, .. }) in members.filter(|(_, answer)| !answer.is_damaged) {
+        if best.is_none_or(|(_, highest)| highest < rank) {
+            best = Some((at, rank));
+        }
+    }
+    let (at, _) = best.ok_or(NotElected::Nobody)?;
+    Ok(Elected { at, is_safe })
+}
+
+/// How many members of a chain are its majority.
+pub(crate) fn majority(members: usize) -> usize {
+    members / 2 + 1
+}
+
+#[cfg(test)]
+mod tests;

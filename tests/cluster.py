@@ -81,7 +81,8 @@ class Cluster:
                 node.process.send_signal(signal.SIGCONT)
             node.stop()
         for relay in self.relays.values():
-            relay.stop()
+            if relay.listener.fileno() >= 0:
+                relay.stop()
 
     def __enter__(self):
         return self

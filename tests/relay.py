@@ -48,6 +48,8 @@ class Relay:
             connection.close()
 
     def stop(self):
+        # Closing it alone leaves the thread waiting, which would accept one more.
+        self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         self.sever()
 

@@ -19,6 +19,7 @@
 //!   GET  /pools  /pools/default  /pools/default/nodeServices
 //!   GET  /pools/default/buckets  /pools/default/buckets/B  /pools/default/b/B  /pools/default/bs/B
 //!   GET  /pools/default/buckets/B/vbuckets  /pools/default/buckets/B/vbuckets/N   their roles
+//!   GET  /pools/default/replication           the node's name in topologies, and its peers
 //!   GET  /pools/default/buckets/B/scopes  /pools/default/buckets/B/stats
 //!   GET  /pools/default/buckets/B/sizeClasses   the sizes of its items, and of the slots they lie in
 //!   GET  /pools/default/buckets/B/hotKeys   always needs a login
@@ -68,6 +69,7 @@ mod metrics;
 mod node_setup;
 mod page;
 mod pools;
+mod replication;
 mod requests;
 mod samples;
 mod scopes;
@@ -373,6 +375,7 @@ fn router(console: Console) -> Router {
         ("/pools/nodes", by(Need::Login, get(pools::nodes))),
         ("/pools/default/tasks", by(Need::Login, get(pools::tasks))),
         ("/pools/default/nodeServices", by(Need::Login, get(pools::node_services))),
+        ("/pools/default/replication", by(Need::Node(Rights::SEE), get(replication::show))),
         ("/pools/default/buckets", by(Need::Login, get(buckets::list))),
         ("/pools/default/buckets/{bucket}", by(Need::SeeBucket, get(buckets::show))),
         (

@@ -3,6 +3,7 @@
 use crate::bucket_options::{self, BucketOptions};
 use crate::json_document::{list, name_of, number, pretty, text_of};
 use crate::node_client::{Destruction, NodeArgs, Question, encoded, not_empty};
+use crate::promotion::{self, Promote};
 use crate::quantity::{bytes, percent};
 use crate::terminal::{aligned, shown};
 use anyhow::Context as _;
@@ -71,6 +72,18 @@ node's configuration names the bucket, its settings apply again at the next star
         #[command(flatten)]
         destruction: Destruction,
     },
+    /// Make the best of what is left the active of each vBucket, after its active was lost.
+    #[command(
+        after_help = "Asks the node and its peers (replication.peers) what they have of the bucket, has them promise a \
+new term, and elects per vBucket the one that has every durable write that was acknowledged. It becomes the \
+active, the others its replicas. If too few of them answer, nothing is changed.
+
+Example:
+  dormouse bucket promote orders --node db2.example:8091 --user ada --password-file password
+
+The login must be valid at all of them; it needs to change the bucket."
+    )]
+    Promote(Promote),
     /// Delete a bucket, with its files; its clients are disconnected.
     #[command(
         visible_alias = "drop",
@@ -145,6 +158,7 @@ pub fn run(command: &BucketCommand) -> anyhow::Result<()> {
             client.send(Method::POST, &format!("{}/controller/doFlush", bucket.path()), &[], &[])?;
             done("flushed", bucket)?;
         }
+        BucketCommand::Promote(arguments) => promotion::run(arguments)?,
         BucketCommand::Delete { bucket, destruction } => {
             let what = format!("deletes the bucket {}", shown(&bucket.bucket));
             let client = destruction.confirmed(&what, " with all documents and files", &bucket.bucket)?;

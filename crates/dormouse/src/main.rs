@@ -26,6 +26,7 @@ mod machine;
 mod node_client;
 mod node_store;
 mod password;
+mod promotion;
 mod quantity;
 mod reload;
 mod serve;

@@ -184,6 +184,24 @@ impl NodeClient {
         &self.base
     }
 
+    /// Returns true if it is asked over TLS.
+    pub fn is_tls(&self) -> bool {
+        self.base.starts_with("https://")
+    }
+
+    /// The same login at another node.
+    pub fn at(&self, host: &str, port: u64) -> Self {
+        let scheme = if self.is_tls() { "https" } else { "http" };
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        Self {
+            agent: self.agent.clone(),
+            base: format!("{scheme}://{host}:{port}"),
+            user: self.user.clone(),
+            authorization: self.authorization.clone(),
+            read_timeout: self.read_timeout,
+        }
+    }
+
     /// The user whose login is sent.
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()

@@ -110,6 +110,8 @@ pub(crate) struct SyncWrites {
     pub(crate) link: Option<Arc<News>>,
     /// The term is promised once this version of the vBucket's state is on disk.
     pub(crate) term_version: u64,
+    /// The terms of a copy's changes count once this version of its state is on disk: then it may acknowledge.
+    pub(crate) adopted_version: u64,
     /// Who waits for each prepare; nobody for recovered or abandoned ones.
     pub(crate) monitor: DurabilityMonitor<Option<Cookie>>,
     /// In the order of their deadlines: all have the same timeout.
@@ -131,6 +133,7 @@ impl SyncWrites {
             is_refilling: false,
             link: None,
             term_version: 0,
+            adopted_version: 0,
             monitor,
             disk_waits: Vec::new(),
             armed_us: NEVER,

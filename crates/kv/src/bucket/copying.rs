@@ -181,10 +181,20 @@ impl Bucket {
         }
         let mut locked = self.lock(cx, vb);
         let copied = locked.copied(of)?;
+        let is_new = locked.durable().terms != *terms;
         locked.set_histories(histories.iter().rev().copied().collect(), terms.clone());
         locked.set_copied(Copied { is_any: true, ..copied });
-        locked.sync_writes_mut().is_stale = false;
+        let version = locked.state_version();
+        let sync = locked.sync_writes_mut();
+        sync.is_stale = false;
+        if is_new {
+            sync.adopted_version = version;
+        }
         self.set_vb_uuid(vb, *uuid);
+        drop(locked);
+        if is_new {
+            self.hurry(vb);
+        }
         Ok(())
     }
 
@@ -243,6 +253,8 @@ impl Bucket {
         if locked.is_refilling() {
             locked.sync_writes_mut().is_refilling = false;
             locked.mark_dirty();
+            drop(locked);
+            self.hurry(vb);
         }
     }
 
@@ -359,7 +371,9 @@ impl Bucket {
     ) -> Option<u64> {
         let locked = self.lock(cx, vb);
         locked.copied(of).ok()?;
-        if locked.sync_writes().is_some_and(|sync| sync.is_stale || sync.is_refilling) {
+        let sync = locked.sync_writes()?;
+        let is_adopted = !locked.is_persistent() || locked.state_persisted() >= sync.adopted_version;
+        if sync.is_stale || sync.is_refilling || !is_adopted {
             return None;
         }
         // Below where its term begins, what it has may still be outranked by a copy of a term in between.

@@ -1,0 +1,319 @@
+//! `dormouse bucket promote`: makes the best of what is left the active of each vBucket.
+//!
+//! ```text
+//!   ask all members what they have ──> would enough of them answer? ──> they promise a new term, and stop acting in lower ones
+//!        ──> per vBucket: [`elect`] ──> the elected become active, the others their replicas
+//! ```
+//! Nothing is changed before it is known that enough members answer. What they say after the promise decides: before, the
+//! old active may go on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+use anyhow::{Context as _, bail, ensure};
+use kv::election::{Answer, elect};
+use kv::terms::Rank;
+use serde_json::{Value, json};
+use ureq::http::Method;
+
+use crate::bucket_command::BucketName;
+use crate::json_document::{list, number, pretty, text_of};
+use crate::node_client::{NodeArgs, NodeClient};
+use crate::terminal::shown;
+
+/// Options of `dormouse bucket promote`.
+#[derive(Debug, clap::Args)]
+pub struct Promote {
+    #[command(flatten)]
+    bucket: BucketName,
+    /// Promote even if too few members answer: durable writes that were acknowledged may be lost
+    #[arg(long)]
+    force: bool,
+    /// Print JSON: the term, who answered, and the active of each vBucket
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+/// A node that is named in a chain.
+struct Member {
+    name: String,
+    client: Option<NodeClient>,
+    /// Its vBuckets by number, or why it has not answered.
+    vbuckets: Result<BTreeMap<u16, Value>, String>,
+}
+
+/// A vBucket and the members of its chains, as places in the list of members.
+struct Group {
+    chains: Vec<Vec<usize>>,
+}
+
+/// What was decided for a vBucket.
+#[derive(Clone, PartialEq, Eq)]
+struct Decision {
+    chain: Vec<String>,
+    is_safe: bool,
+}
+
+impl Member {
+    fn answer(&self, vb: u16, is_ephemeral: bool) -> Option<Answer> {
+        let shown = self.vbuckets.as_ref().ok()?.get(&vb)?;
+        let rank = Rank { term: number(shown, "/history_term"), seqno: number(shown, "/complete_seqno") };
+        Some(Answer {
+            rank,
+            is_damaged: is_damaged(shown),
+            may_have_forgotten: is_ephemeral && rank == Rank::default(),
+        })
+    }
+
+    /// Its whole vBuckets among these, in ranges.
+    fn ranges(&self, among: impl Fn(u16) -> bool) -> Vec<RangeInclusive<u16>> {
+        let vbuckets = self.vbuckets.as_ref().into_iter().flatten();
+        ranges(vbuckets.filter(|(vb, shown)| !is_damaged(shown) && among(**vb)).map(|(vb, _)| *vb))
+    }
+
+    /// Changes roles, and takes the answer as what it has.
+    fn change(
+        &mut self,
+        path: &str,
+        vbs: &RangeInclusive<u16>,
+        role: &[(&str, String)],
+    ) -> anyhow::Result<()> {
+        let client = self.client.as_ref().with_context(|| format!("{}: no address", self.name))?;
+        let range = [("first", vbs.start().to_string()), ("last", vbs.end().to_string())];
+        let answer = client.send(Method::POST, path, &[role, &range].concat(), &[])?;
+        let answer = serde_json::from_str(&answer.body).with_context(|| format!("{path}: no JSON"))?;
+        if let Ok(vbuckets) = &mut self.vbuckets {
+            vbuckets.extend(by_number(&answer));
+        }
+        Ok(())
+    }
+}
+
+fn is_damaged(shown: &Value) -> bool {
+    shown.get("damaged").is_some_and(|damaged| damaged == true)
+}
+
+fn by_number(answer: &Value) -> BTreeMap<u16, Value> {
+    let number = |shown: &Value| u16::try_from(number(shown, "/vbucket")).ok();
+    list(Some(answer)).filter_map(|shown| Some((number(shown)?, shown.clone()))).collect()
+}
+
+/// Adjacent numbers as ranges.
+fn ranges(numbers: impl Iterator<Item = u16>) -> Vec<RangeInclusive<u16>> {
+    let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut().filter(|range| range.end() + 1 == number) {
+            Some(range) => *range = *range.start()..=number,
+            None => ranges.push(number..=number),
+        }
+    }
+    ranges
+}
+
+/// Runs the command.
+pub fn run(arguments: &Promote) -> anyhow::Result<()> {
+    let Promote { bucket, force, json, node } = arguments;
+    let client = node.client()?;
+    let kind = client.json(&bucket.path())?;
+    let is_ephemeral = text_of(&kind, "bucketType") == "ephemeral";
+    let path = format!("{}/vbuckets", bucket.path());
+    let mut members = members(client, &path)?;
+    let groups = groups(&mut members)?;
+    // Before anything is changed.
+    for (vb, group) in &groups {
+        elect(&group.chains, &answers(&members, *vb, is_ephemeral), *force)
+            .with_context(|| refusal(*vb, &members))?;
+    }
+    let promised = |member: &Member| {
+        let shown = member.vbuckets.as_ref().into_iter().flat_map(BTreeMap::values);
+        shown.map(|shown| number(shown, "/term")).max()
+    };
+    let term = members.iter().filter_map(promised).max().unwrap_or(0) + 1;
+    let stands_by = [("state", "replica".to_owned()), ("source", String::new()), ("term", term.to_string())];
+    for member in &mut members {
+        for vbs in member.ranges(|vb| groups.contains_key(&vb)) {
+            member.change(&path, &vbs, &stands_by).with_context(|| {
+                format!("{}: it has not promised term {term}; nothing was promoted", member.name)
+            })?;
+        }
+    }
+    let mut decisions = BTreeMap::new();
+    for (vb, group) in &groups {
+        let elected = elect(&group.chains, &answers(&members, *vb, is_ephemeral), *force)
+            .with_context(|| refusal(*vb, &members))?;
+        let mut chain: Vec<String> = names(&members, group.chains.first().into_iter().flatten());
+        let active = members.get(elected.at).map(|member| member.name.clone()).unwrap_or_default();
+        chain.retain(|name| *name != active);
+        chain.insert(0, active);
+        decisions.insert(*vb, Decision { chain, is_safe: elected.is_safe });
+    }
+    carry_out(&mut members, &path, term, &decisions)?;
+    let text = if *json {
+        pretty(&document(term, &members, &decisions))?
+    } else {
+        report(term, &members, &decisions)
+    };
+    crate::print(&text)
+}
+
+/// The node that is asked, and its peers, with what each has.
+fn members(client: NodeClient, path: &str) -> anyhow::Result<Vec<Member>> {
+    let replication = client.json("/pools/default/replication")?;
+    let peers = list(replication.get("peers")).map(|peer| {
+        let port = |name: &str| peer.get(name).and_then(Value::as_u64);
+        let ports = if client.is_tls() { port("httpTls") } else { port("http") };
+        let client = ports.map(|port| client.at(text_of(peer, "host"), port));
+        (text_of(peer, "name").to_owned(), client)
+    });
+    let peers: Vec<_> = peers.collect();
+    let own = (text_of(&replication, "node").to_owned(), Some(client));
+    let ask = |(name, client): (String, Option<NodeClient>)| {
+        let vbuckets = match &client {
+            Some(client) => {
+                client.json(path).map(|answer| by_number(&answer)).map_err(|error| format!("{error:#}"))
+            }
+            None => Err("replication.peers has no HTTP port of it".to_owned()),
+        };
+        Member { name, client, vbuckets }
+    };
+    Ok(std::iter::once(own).chain(peers).map(ask).collect())
+}
+
+/// The chains of each vBucket, as the member of the highest term has them. Members that are no peers are added.
+fn groups(members: &mut Vec<Member>) -> anyhow::Result<BTreeMap<u16, Group>> {
+    let numbers: BTreeSet<u16> = members
+        .iter()
+        .filter_map(|member| member.vbuckets.as_ref().ok())
+        .flat_map(BTreeMap::keys)
+        .copied()
+        .collect();
+    let mut groups = BTreeMap::new();
+    for vb in numbers {
+        let shown = members.iter().filter_map(|member| member.vbuckets.as_ref().ok()?.get(&vb));
+        let newest = shown.filter(|shown| shown.get("topology").is_some_and(Value::is_array));
+        let topology =
+            newest.max_by_key(|shown| number(shown, "/term")).and_then(|shown| shown.get("topology"));
+        let Some(topology) = topology.cloned() else { continue };
+        let mut place = |name: &str| match members.iter().position(|member| member.name == name) {
+            Some(at) => at,
+            None => {
+                let vbuckets = Err("it is not among replication.peers of the node that was asked".to_owned());
+                members.push(Member { name: name.to_owned(), client: None, vbuckets });
+                members.len() - 1
+            }
+        };
+        let chain = |chain: &Value| list(Some(chain)).filter_map(Value::as_str).map(&mut place).collect();
+        groups.insert(vb, Group { chains: list(Some(&topology)).map(chain).collect() });
+    }
+    ensure!(
+        !groups.is_empty(),
+        "no vBucket of the bucket has a topology on any node that answers: there is nobody to promote"
+    );
+    Ok(groups)
+}
+
+fn answers(members: &[Member], vb: u16, is_ephemeral: bool) -> Vec<Option<Answer>> {
+    members.iter().map(|member| member.answer(vb, is_ephemeral)).collect()
+}
+
+fn names<'a>(members: &[Member], places: impl Iterator<Item = &'a usize>) -> Vec<String> {
+    places.filter_map(|at| members.get(*at)).map(|member| member.name.clone()).collect()
+}
+
+fn refusal(vb: u16, members: &[Member]) -> String {
+    let silent = members.iter().filter_map(|member| {
+        let why = member.vbuckets.as_ref().err()?;
+        Some(format!("\n  {}: {why}", shown(&member.name)))
+    });
+    format!(
+        "vBucket {vb} is not promoted: acknowledged durable writes might be lost. Bring the missing nodes back, or repeat \
+         with --force. No answer from:{}",
+        silent.collect::<String>()
+    )
+}
+
+/// The elected first, then those that copy from them.
+fn carry_out(
+    members: &mut [Member],
+    path: &str,
+    term: u64,
+    decisions: &BTreeMap<u16, Decision>,
+) -> anyhow::Result<()> {
+    let mut kinds: Vec<&Decision> = Vec::new();
+    for decision in decisions.values() {
+        if !kinds.contains(&decision) {
+            kinds.push(decision);
+        }
+    }
+    for is_active in [true, false] {
+        for decision in &kinds {
+            let Some(active) = decision.chain.first() else { continue };
+            let common = [("topology", json!([decision.chain]).to_string()), ("term", term.to_string())];
+            let role = match is_active {
+                true => vec![("state", "active".to_owned())],
+                false => vec![("state", "replica".to_owned()), ("source", active.clone())],
+            };
+            let role = [role.as_slice(), &common].concat();
+            let is_meant = |name: &String| decision.chain.contains(name) && (name == active) == is_active;
+            for member in members.iter_mut().filter(|member| is_meant(&member.name)) {
+                for vbs in member.ranges(|vb| decisions.get(&vb) == Some(*decision)) {
+                    let what = if is_active { "was not promoted" } else { "does not copy yet" };
+                    let context =
+                        format!("{}: vBuckets {} to {}: {what}", member.name, vbs.start(), vbs.end());
+                    member.change(path, &vbs, &role).context(context)?;
+                }
+            }
+        }
+    }
+    if decisions.is_empty() {
+        bail!("nothing was decided");
+    }
+    Ok(())
+}
+
+fn document(term: u64, members: &[Member], decisions: &BTreeMap<u16, Decision>) -> Value {
+    let answered =
+        members.iter().map(|member| json!({ "node": member.name, "error": member.vbuckets.as_ref().err() }));
+    let of = |(vb, decision): (&u16, &Decision)| json!({ "vbucket": vb, "chain": decision.chain, "mayHaveLost": !decision.is_safe });
+    json!({
+        "term": term,
+        "nodes": answered.collect::<Vec<_>>(),
+        "vbuckets": decisions.iter().map(of).collect::<Vec<_>>(),
+    })
+}
+
+fn report(term: u64, members: &[Member], decisions: &BTreeMap<u16, Decision>) -> String {
+    let mut text = format!("Term {term}\n");
+    for member in members {
+        let name = shown(&member.name);
+        let chosen =
+            decisions.values().filter(|decision| decision.chain.first() == Some(&member.name)).count();
+        text += &match &member.vbuckets {
+            Ok(_) => format!("  {name} answered, and is the active of {chosen} vBuckets\n"),
+            Err(why) => format!("  {name} did not answer: {why}\n"),
+        };
+    }
+    if members.iter().any(|member| member.vbuckets.is_err()) {
+        text += "Whoever did not answer must become a replica of this term when it is back: run the command again.\n";
+    }
+    let unsafe_count = decisions.values().filter(|decision| !decision.is_safe).count();
+    if unsafe_count > 0 {
+        text += &format!(
+            "{unsafe_count} vBuckets may have lost durable writes that were acknowledged: too few of their members answered.\n"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_become_ranges() {
+        assert_eq!(ranges([].into_iter()), []);
+        assert_eq!(ranges([0, 1, 2, 5, 7, 8].into_iter()), [0..=2, 5..=5, 7..=8]);
+    }
+}

@@ -32,21 +32,27 @@ pub async fn show(State(console): State<Console>, Path((name, vb)): Path<(String
     let Some((bucket, vb)) = find(&console, &name, vb) else { return missing() };
     match shown(&console, &bucket, vb) {
         Ok(shown) => Json(shown).into_response(),
-        Err(response) => response,
+        Err(why) => unavailable(vb, &why),
     }
 }
 
 fn all_shown(console: &Console, bucket: &Bucket, vbs: RangeInclusive<u16>) -> Response {
-    let all: Result<Vec<Value>, Response> = vbs.map(|vb| shown(console, bucket, VbId(vb))).collect();
-    all.map_or_else(|response| response, |all| Json(Value::Array(all)).into_response())
+    let mut all = Vec::new();
+    for vb in vbs.map(VbId) {
+        match shown(console, bucket, vb) {
+            Ok(shown) => all.push(shown),
+            Err(why) => return unavailable(vb, &why),
+        }
+    }
+    Json(Value::Array(all)).into_response()
 }
 
 /// Of a damaged vBucket nothing is known but that it is damaged.
-fn shown(console: &Console, bucket: &Bucket, vb: VbId) -> Result<Value, Response> {
+fn shown(console: &Console, bucket: &Bucket, vb: VbId) -> Result<Value, Unavailable> {
     match bucket.closed(vb) {
         None => {}
         Some(Unavailable::Damaged) => return Ok(json!({ "vbucket": vb.0, "damaged": true })),
-        Some(why) => return Err(unavailable(vb, &why)),
+        Some(why) => return Err(why),
     }
     let mut shown = execute(console, |cx| bucket.role(cx, vb)).to_json();
     let (info, rank) = (bucket.vb_info(vb), bucket.rank(vb));

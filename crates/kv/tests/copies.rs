@@ -14,8 +14,8 @@ use kv::news::News;
 use kv::persistence::{FLUSHERS, Flusher, PieceReader, close_journal, load_next, read_on};
 use kv::topology::Topology;
 use kv::{
-    Bucket, BucketSettings, Cookie, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now,
-    PersistenceSettings, RoleChange, Store, StoreKind, Value, VbId, VbState,
+    Adopted, Bucket, BucketSettings, Cookie, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings,
+    Now, PersistenceSettings, RoleChange, Store, StoreKind, Value, VbId, VbState,
 };
 use proptest::prelude::*;
 
@@ -342,11 +342,6 @@ impl World {
                 }
             }
             Step::Promote => {
-                let [first, second] = self.nodes.each_ref().map(|node| node.bucket.collections().uid());
-                // Scopes and collections are the bucket's: what is gone on one node does not come back there.
-                if first != second {
-                    return;
-                }
                 self.stream = None;
                 self.term += 1;
                 let old = self.active;
@@ -364,7 +359,18 @@ impl World {
     fn begin(&mut self) -> Stream {
         self.prepared.clear();
         let manifest = self.nodes[self.active].bucket.collections().manifest();
-        self.nodes[1 - self.active].bucket.adopt_collections(&manifest.to_json()).unwrap();
+        loop {
+            let copy = &mut self.nodes[1 - self.active];
+            match copy.bucket.adopt_collections(&mut copy.cx, &manifest).unwrap() {
+                Adopted::Waits => copy.write(),
+                Adopted::Taken | Adopted::Kept => break,
+            }
+        }
+        let copy = &self.nodes[1 - self.active];
+        assert!(
+            !copy.bucket.collections().manifest().supersedes(&manifest),
+            "that of the higher term counts"
+        );
         for _ in 0..2 {
             let copy = &mut self.nodes[1 - self.active];
             let position = copy.bucket.copy_position(&mut copy.cx, VB);
@@ -470,6 +476,9 @@ impl World {
                 assert_eq!(high(first), high(second));
                 assert_eq!(first.content(u64::MAX), second.content(u64::MAX));
                 assert_eq!(first.bucket.vb_uuid(VB), second.bucket.vb_uuid(VB));
+                let manifests = [&first, &second].map(|node| node.bucket.collections().manifest());
+                assert_eq!(manifests[0].version(), manifests[1].version());
+                assert_eq!(manifests[0].to_json(), manifests[1].to_json());
                 assert_eq!(first.bucket.histories(VB)[0], second.bucket.histories(VB)[0]);
                 for node in &mut self.nodes {
                     node.bucket.audit(&mut node.cx).unwrap();

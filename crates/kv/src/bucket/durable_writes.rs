@@ -220,6 +220,9 @@ impl Bucket {
         let mut locked = self.lock(cx, vb);
         f(&mut locked, &mut notices);
         locked.end_sync_writes(self.vb_uuid(vb), &mut notices);
+        if locked.sync_writes().is_some_and(|sync| !sync.disk_waits.is_empty()) {
+            locked.sync_writes_mut().acknowledged(&mut notices);
+        }
         let armed_s = locked.armed_s();
         drop(locked);
         self.expiry_entered(armed_s);
@@ -287,7 +290,7 @@ impl Bucket {
         seqno: u64,
         cookie: Cookie,
     ) -> Result<bool, KvError> {
-        self.await_disk(cx, vb, cookie, |locked| {
+        self.await_disk(cx, vb, (cookie, TIMEOUT_DEFAULT_MS), |locked| {
             if locked.persisted_seqno() >= seqno {
                 Ok(None)
             } else if locked.is_inactive() {
@@ -301,7 +304,7 @@ impl Bucket {
     /// Returns true if the promise is kept on disk not to accept anything of a lower term than a vBucket's. If not, a
     /// letter says so, as for [`Bucket::await_persistence`].
     pub fn await_promise(&self, cx: &mut ThreadContext, vb: VbId, cookie: Cookie) -> Result<bool, KvError> {
-        self.await_disk(cx, vb, cookie, |locked| {
+        self.await_disk(cx, vb, (cookie, TIMEOUT_DEFAULT_MS), |locked| {
             let version = locked.sync_writes().map_or(0, |sync| sync.term_version);
             let is_kept = !locked.is_persistent() || locked.state_persisted() >= version;
             Ok((!is_kept).then_some(WaitedFor::State(version)))
@@ -309,14 +312,14 @@ impl Bucket {
     }
 
     /// Waits for what `f` returns; there may be nothing to wait for.
-    fn await_disk(
+    pub(super) fn await_disk(
         &self,
         cx: &mut ThreadContext,
         vb: VbId,
-        cookie: Cookie,
-        f: impl FnOnce(&Locked<'_>) -> Result<Option<WaitedFor>, KvError>,
+        (cookie, timeout_ms): (Cookie, u16),
+        f: impl FnOnce(&mut Locked<'_>) -> Result<Option<WaitedFor>, KvError>,
     ) -> Result<bool, KvError> {
-        let deadline_us = cx.fresh_us() + u64::from(TIMEOUT_DEFAULT_MS) * 1000;
+        let deadline_us = cx.fresh_us() + u64::from(timeout_ms) * 1000;
         let is_event_driven = cx.hub.timeout_mode() == TimeoutMode::EventDriven;
         let mut notices = Notices::default();
         let mut locked = self.lock(cx, vb);
@@ -324,12 +327,12 @@ impl Bucket {
         if self.is_gone() {
             return Err(KvError::BucketGone);
         }
-        let Some(until) = f(&locked)? else { return Ok(true) };
+        let Some(until) = f(&mut locked)? else { return Ok(true) };
         let sync = locked.sync_writes_mut();
         if sync.disk_waits.len() >= DISK_WAITS_MAX {
             return Err(KvError::NoMemory);
         }
-        sync.disk_waits.push(DiskWait { until, deadline_us, cookie });
+        sync.await_disk(DiskWait { until, deadline_us, cookie });
         if is_event_driven {
             notices.arm_us = sync.arm();
         }

@@ -11,21 +11,21 @@
 mod ahead;
 mod foreign;
 mod handshake;
+mod manifest;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use foreign::foreign;
 use handshake::Phase;
-use kv::collections::ForeignChange;
 use kv::copier::Copier;
-use kv::copying::{CopyOf, Foreign, NotCopied};
+use kv::copying::{CopyOf, NotCopied};
 use kv::replication::Replication;
 use kv::role::TERM_MOST;
 use kv::{Bucket, NodeContext, RoleChange, VbId, VbState};
+use manifest::There;
 use serde_json::Value;
 use wire::binary::{self, Asked, HEADER_LEN, Header, Magic, Opcode, Request, Status};
-use wire::couchbase::collection_id;
 use wire::dcp::{Message, StreamRequest, stream_request};
 
 /// Bytes that the other node may send before it hears that they were processed.
@@ -104,8 +104,8 @@ pub struct Link {
     /// Streams that are asked for again, by time, and when, and how often each was refused since it was of use.
     retries: BTreeSet<(u64, u16)>,
     refusals: BTreeMap<u16, Refusals>,
-    /// The collections that the other node has, and the version of its manifest.
-    collections: (BTreeSet<u32>, u64),
+    /// The scopes and collections that the other node has.
+    there: There,
     /// VBuckets of which something is to be acknowledged, maybe.
     touched: BTreeSet<u16>,
     /// Bytes processed and not told.
@@ -143,7 +143,7 @@ impl Link {
             opaques: 0,
             retries: BTreeSet::new(),
             refusals: BTreeMap::new(),
-            collections: Default::default(),
+            there: There::default(),
             touched: BTreeSet::new(),
             processed: 0,
             heard_ms: cx.now.mono_ms(),
@@ -426,6 +426,11 @@ impl Link {
                 Opcode::DCP_STREAM_REQ => return self.take_stream_response(header.opaque, status, value, cx),
                 // A stream that had ended already, or been closed.
                 Opcode::DCP_CLOSE_STREAM | Opcode::DCP_SEQNO_ACKNOWLEDGED => return Ok(()),
+                Opcode::COLLECTIONS_GET_MANIFEST if status == Status::SUCCESS => {
+                    return self.take_manifest(value, cx);
+                }
+                // It has taken the scopes and collections that are here, or will be asked again.
+                Opcode::DCP_CONTROL => return Ok(()),
                 _ => {}
             }
         }
@@ -447,6 +452,7 @@ impl Link {
         self.forget_retry(vb);
         // What is not promised on disk yet will be news.
         let Some(wanted) = wanted.filter(|wanted| wanted.is_promised) else { return };
+        self.ask_manifest_for(wanted.term);
         let position = bucket.copy_position(cx, VbId(vb));
         let takeover = if wanted.takes_over { stream_request::flags::TAKEOVER } else { 0 };
         let request = StreamRequest {
@@ -482,6 +488,11 @@ impl Link {
         let (bucket, peer) = (Arc::clone(self.copier.bucket()), Arc::clone(self.copier.peer()));
         let (term, start) = (copying.term, copying.start);
         match status {
+            // It has become the active after it was asked for its manifest.
+            Status::SUCCESS if self.there.term() < term => {
+                self.close_stream(vb);
+                self.retry(vb, cx);
+            }
             Status::SUCCESS => {
                 let (entries, _) = value.as_chunks::<16>();
                 let number =
@@ -594,32 +605,6 @@ impl Link {
             }
             Err(NotCopied::Later) => Err(Stop::Later),
             Err(NotCopied::Broken(why)) => Err(Stop::Broken(why.to_owned())),
-        }
-    }
-
-    /// Keeps account of the collections that the other node has. A document of one of these that is not here would be
-    /// lost: collections were dropped here that are still there.
-    fn check_collection(&mut self, foreign: &Foreign<'_>) -> Result<(), Stop> {
-        match foreign {
-            Foreign::System { uid, change, .. } if *uid > self.collections.1 => {
-                let (ids, at) = &mut self.collections;
-                *at = *uid;
-                match change {
-                    ForeignChange::CreateCollection { id, .. } => drop(ids.insert(*id)),
-                    ForeignChange::DropCollection { id, .. } => drop(ids.remove(id)),
-                    ForeignChange::CreateScope { .. } | ForeignChange::DropScope { .. } => {}
-                }
-                Ok(())
-            }
-            Foreign::Version(version) => {
-                let id = collection_id::split(version.stored_key).map_or(0, |(id, _)| id);
-                if id == 0 || self.copier.bucket().has_collection(id) || !self.collections.0.contains(&id) {
-                    return Ok(());
-                }
-                let why = "was dropped here, and is still there";
-                Err(Stop::Broken(format!("collection {id:#x} {why}: see docs/replication.md")))
-            }
-            _ => Ok(()),
         }
     }
 

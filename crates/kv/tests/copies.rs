@@ -532,6 +532,74 @@ proptest! {
     }
 }
 
+/// The first node makes a change that nobody hears of; the other one, promoted, has the manifest that counts.
+fn promote_without(change: &[Step], is_persistent: bool) -> World {
+    let mut world = World::new(is_persistent);
+    world.run(&Step::Collection);
+    for key in 0..8 {
+        world.run(&Step::Set { key, len: 10, expires: false });
+    }
+    world.settle();
+    world.run(&Step::Write { node: 0 });
+    world.run(&Step::Reconnect);
+    for step in change {
+        world.run(step);
+    }
+    world.run(&Step::Promote);
+    world
+}
+
+fn collection(world: &World, node: usize) -> Option<u32> {
+    world.nodes[node].bucket.collections().manifest().collection(DEFAULT, "c").map(|one| one.id)
+}
+
+#[test]
+fn a_drop_that_nobody_heard_of_is_undone_with_its_documents() {
+    for is_persistent in [false, true] {
+        let mut world = promote_without(&[Step::Collection], is_persistent);
+        let id = collection(&world, 1);
+        assert_eq!((collection(&world, 0), id), (None, Some(24)));
+        world.settle();
+        assert_eq!(collection(&world, 0), id);
+        let bucket = Arc::clone(&world.nodes[0].bucket);
+        assert_eq!(bucket.collection_items(24), 2, "of keys 3 and 7");
+    }
+}
+
+#[test]
+fn copies_whose_collection_comes_back_are_empty_on_disk_before_it_is_there() {
+    let mut world = promote_without(&[Step::Collection], true);
+    let manifest = world.nodes[1].bucket.collections().manifest();
+    let adopt = |node: &mut OneNode| node.bucket.adopt_collections(&mut node.cx, &manifest).unwrap();
+    assert_eq!(adopt(&mut world.nodes[0]), Adopted::Waits);
+    assert_eq!(collection(&world, 0), None);
+    world.nodes[0].crash();
+    // Nothing of it was written: it has what it had.
+    assert!(world.nodes[0].bucket.vb_info(VB).unwrap().high_seqno > 0);
+    assert_eq!(adopt(&mut world.nodes[0]), Adopted::Waits);
+    world.nodes[0].write();
+    assert_eq!(adopt(&mut world.nodes[0]), Adopted::Taken);
+    assert_eq!(adopt(&mut world.nodes[0]), Adopted::Kept);
+    world.nodes[0].crash();
+    assert_eq!(collection(&world, 0), Some(24));
+    assert_eq!(world.nodes[0].bucket.vb_info(VB).unwrap().high_seqno, 0);
+    world.settle();
+}
+
+#[test]
+fn a_collection_that_nobody_heard_of_is_undone_and_its_id_is_not_given_again() {
+    for is_persistent in [false, true] {
+        let lost = [Step::Collection, Step::Collection, Step::Set { key: 3, len: 10, expires: false }];
+        let mut world = promote_without(&lost, is_persistent);
+        assert_eq!((collection(&world, 0), collection(&world, 1)), (Some(25), Some(24)));
+        world.run(&Step::Collection);
+        world.run(&Step::Collection);
+        world.settle();
+        // The second term skips what the first may have given.
+        assert_eq!((collection(&world, 0), collection(&world, 1)), (Some(41), Some(41)));
+    }
+}
+
 #[test]
 fn what_is_not_in_order_or_of_another_term_is_refused() {
     let mut world = World::new(false);

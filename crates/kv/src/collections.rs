@@ -191,6 +191,11 @@ pub enum ManifestError {
     /// The change could not be written to disk.
     #[error("the change could not be kept: {0}")]
     Unkept(String),
+    /// Another node makes the changes.
+    #[error(
+        "No vBucket is active on this node: change scopes and collections on the node that is the active"
+    )]
+    NotActive,
     /// A majority of some chain has yet to acknowledge the change before.
     #[error(
         "The last change of scopes and collections has not reached a majority of the replicas yet: try again once they \

@@ -1,6 +1,7 @@
 //! A bucket's scopes and collections: changes, and what there is in each.
 
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use super::{Bucket, attention};
 use crate::collections::{Collections, DEFAULT_ID, ForeignChange, Manifest, ManifestError};
@@ -34,16 +35,21 @@ impl Bucket {
     }
 
     /// Changes the scopes and collections, durably if they are kept. Returns the manifest's uid. The documents of
-    /// a collection that is gone are reclaimed in the background. The change before has been acknowledged by a majority
-    /// of each chain, or it is an error.
+    /// a collection that is gone are reclaimed in the background. Refused on a node that is not the active of any
+    /// vBucket, and while a majority of some chain has yet to acknowledge the change before.
     pub fn change_collections(
         &self,
         f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError>,
     ) -> Result<u64, ManifestError> {
         let change = |manifest: &mut Manifest| {
-            let awaits = |vb| self.vbucket(VbId(vb)).awaits_acknowledgement(manifest);
-            if !self.has_default_roles() && (0..self.vbuckets()).any(awaits) {
-                return Err(ManifestError::Unacknowledged);
+            if !self.has_default_roles() {
+                let awaits = |vb| self.vbucket(VbId(vb)).awaits_acknowledgement(manifest);
+                if !(0..self.vbuckets()).any(|vb| self.is_active(VbId(vb))) {
+                    return Err(ManifestError::NotActive);
+                }
+                if (0..self.vbuckets()).any(awaits) {
+                    return Err(ManifestError::Unacknowledged);
+                }
             }
             f(manifest)
         };
@@ -58,12 +64,13 @@ impl Bucket {
         &self,
         cx: &mut ThreadContext,
         vb: VbId,
-        (cookie, timeout_ms): (Cookie, u16),
+        cookie: Cookie,
+        timeout: Duration,
     ) -> Result<bool, KvError> {
         if self.has_default_roles() || self.closed(vb).is_some() {
             return Ok(true);
         }
-        self.await_disk(cx, vb, (cookie, timeout_ms), |locked| {
+        self.await_disk(cx, vb, (cookie, timeout), |locked| {
             if !locked.sync_writes().is_some_and(|sync| sync.is_active_with_others()) {
                 return Ok(None);
             }

@@ -11,6 +11,8 @@
 //! Deadlines: a vBucket's earliest deadline is armed with the thread that tracked it ([`ThreadContext::arm`]). A thread
 //! that finds nothing due goes back to sleep. In polling mode nothing is armed, and a thread visits every vBucket.
 
+use std::time::Duration;
+
 use wire::couchbase::frame_info::DurabilityLevel;
 
 use super::{Arithmetic, Bucket, LONGEST_NUMBER, count_entry, mutate_entry, watch::Attempt};
@@ -23,7 +25,9 @@ use crate::{Entry, Key, KvError, Meter, Mutated, Mutation, Place, ThreadContext,
 
 /// Timeout of a durable write for which the client names none.
 const TIMEOUT_DEFAULT_MS: u16 = 30_000;
-/// Most requests that wait for the disk, of one vBucket.
+/// How long requests wait for the disk.
+const DISK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most requests that wait for the disk, or for replicas, of one vBucket.
 const DISK_WAITS_MAX: usize = 4096;
 
 impl Locked<'_> {
@@ -290,7 +294,7 @@ impl Bucket {
         seqno: u64,
         cookie: Cookie,
     ) -> Result<bool, KvError> {
-        self.await_disk(cx, vb, (cookie, TIMEOUT_DEFAULT_MS), |locked| {
+        self.await_disk(cx, vb, (cookie, DISK_TIMEOUT), |locked| {
             if locked.persisted_seqno() >= seqno {
                 Ok(None)
             } else if locked.is_inactive() {
@@ -304,7 +308,7 @@ impl Bucket {
     /// Returns true if the promise is kept on disk not to accept anything of a lower term than a vBucket's. If not, a
     /// letter says so, as for [`Bucket::await_persistence`].
     pub fn await_promise(&self, cx: &mut ThreadContext, vb: VbId, cookie: Cookie) -> Result<bool, KvError> {
-        self.await_disk(cx, vb, (cookie, TIMEOUT_DEFAULT_MS), |locked| {
+        self.await_disk(cx, vb, (cookie, DISK_TIMEOUT), |locked| {
             let version = locked.sync_writes().map_or(0, |sync| sync.term_version);
             let is_kept = !locked.is_persistent() || locked.state_persisted() >= version;
             Ok((!is_kept).then_some(WaitedFor::State(version)))
@@ -316,10 +320,11 @@ impl Bucket {
         &self,
         cx: &mut ThreadContext,
         vb: VbId,
-        (cookie, timeout_ms): (Cookie, u16),
+        (cookie, timeout): (Cookie, Duration),
         f: impl FnOnce(&mut Locked<'_>) -> Result<Option<WaitedFor>, KvError>,
     ) -> Result<bool, KvError> {
-        let deadline_us = cx.fresh_us() + u64::from(timeout_ms) * 1000;
+        let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
+        let deadline_us = cx.fresh_us().saturating_add(timeout_us);
         let is_event_driven = cx.hub.timeout_mode() == TimeoutMode::EventDriven;
         let mut notices = Notices::default();
         let mut locked = self.lock(cx, vb);
@@ -337,7 +342,9 @@ impl Bucket {
             notices.arm_us = sync.arm();
         }
         drop(locked);
-        self.hurry(vb);
+        if !matches!(until, WaitedFor::Acknowledged(_)) {
+            self.hurry(vb);
+        }
         self.notify(cx, vb, notices);
         Ok(false)
     }

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.frames import (
-    AMBIGUOUS, FEATURE_COLLECTIONS, FEATURE_SELECT_BUCKET, FEATURE_XERROR, GET, SELECT_BUCKET, SUCCESS, UNKNOWN_COLLECTION, BinaryConnection,
+    FEATURE_COLLECTIONS, FEATURE_SELECT_BUCKET, FEATURE_XERROR, GET, SELECT_BUCKET, SUCCESS, UNKNOWN_COLLECTION, BinaryConnection,
     durability,
 )
 from tests.persistence.bucket import http, wait_until
@@ -230,10 +230,7 @@ def test_a_collection_that_nobody_heard_of_is_undone_and_its_id_is_another(three
         assert client.set(lost, b"key") == UNKNOWN_COLLECTION
 
 
-def test_the_term_of_a_manifest_survives_restarts(three, kind):
-    if kind == "ephemeral":
-        # Its roles are set anew after a restart; its collections are kept.
-        chains = {"n1": ["n1", "n2", "n3"]}
+def test_the_term_of_a_manifest_survives_restarts(three):
     assert create(three["n1"], "c1")[0] == 200
     uids = [int(manifest(three["n1"])["uid"], 16)]
     promote(three, "n2", ["n1", "n3"], 5)

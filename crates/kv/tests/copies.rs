@@ -5,9 +5,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use journal::{AnyDisk, SimulatedDisk, Survival};
-use kv::collections::{Change, DEFAULT, ForeignChange, Manifest, SystemEvent};
+use kv::collections::{Change, DEFAULT, ForeignChange, Manifest, ManifestError, SystemEvent};
 use kv::copying::{CopyOf, Foreign, NotCopied};
 use kv::follow::{Advanced, Event, Position, Refused, Stream, Version, VersionKind, VersionValue};
 use kv::news::News;
@@ -15,7 +16,7 @@ use kv::persistence::{FLUSHERS, Flusher, PieceReader, close_journal, load_next, 
 use kv::topology::Topology;
 use kv::{
     Adopted, Bucket, BucketSettings, Cookie, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings,
-    Now, PersistenceSettings, RoleChange, Store, StoreKind, Value, VbId, VbState,
+    Now, Outcome, PersistenceSettings, RoleChange, Store, StoreKind, Value, VbId, VbState,
 };
 use proptest::prelude::*;
 
@@ -598,6 +599,51 @@ fn a_collection_that_nobody_heard_of_is_undone_and_its_id_is_not_given_again() {
         // The second term skips what the first may have given.
         assert_eq!((collection(&world, 0), collection(&world, 1)), (Some(41), Some(41)));
     }
+}
+
+#[test]
+fn a_change_of_collections_waits_for_a_majority_and_the_next_one_for_it() {
+    let mut node = OneNode::new(None, 7, Now { unix_s: START_S, ..Now::default() });
+    let (bucket, cx) = (Arc::clone(&node.bucket), &mut node.cx);
+    let topology = |names: &[&str]| Topology::from_json(&serde_json::json!([names])).unwrap();
+    let change = |cx: &mut NodeContext, state, names: &[&str]| {
+        let change =
+            RoleChange { state, topology: Some(topology(names)), term: Some(1), ..RoleChange::default() };
+        bucket.set_role(cx, VB, change).unwrap();
+    };
+    change(cx, Some(VbState::Replica), &["them", "us"]);
+    let create = |name: &'static str| {
+        bucket.change_collections(move |manifest| manifest.add_collection(DEFAULT, name, 0, false))
+    };
+    assert_eq!(create("a"), Err(ManifestError::NotActive));
+    change(cx, Some(VbState::Active), &["us", "second", "third"]);
+    let timeout = Duration::from_secs(10);
+    let cookie = |ticket| Cookie { thread: 0, connection: 0, ticket };
+    assert_eq!(bucket.await_collections(cx, VB, cookie(1), timeout), Ok(true), "nothing has changed");
+    create("a").unwrap();
+    assert_eq!(create("b"), Err(ManifestError::Unacknowledged), "before it has a seqno");
+    assert_eq!(bucket.await_collections(cx, VB, cookie(2), timeout), Ok(false));
+    let seqno = bucket.vb_info(VB).unwrap().high_seqno;
+    let letters = |cx: &mut NodeContext| {
+        let mut letters = Vec::new();
+        cx.take_letters(true, &mut letters);
+        letters
+    };
+    bucket.acknowledge(cx, VB, "second", seqno - 1, 0);
+    bucket.acknowledge(cx, VB, "a-stranger", seqno, seqno);
+    assert_eq!((letters(cx), create("b")), (vec![], Err(ManifestError::Unacknowledged)));
+    bucket.acknowledge(cx, VB, "third", seqno, 0);
+    assert_eq!(letters(cx), [(cookie(2), Outcome::Persisted)]);
+    create("b").unwrap();
+    // In time, and not if the chains change.
+    assert_eq!(bucket.await_collections(cx, VB, cookie(3), timeout), Ok(false));
+    cx.now.mono_us += 10_000_001;
+    cx.ring_alarms();
+    assert_eq!(letters(cx), [(cookie(3), Outcome::Unpersisted)]);
+    assert_eq!(bucket.await_collections(cx, VB, cookie(4), timeout), Ok(false));
+    change(cx, None, &["us"]);
+    assert_eq!(letters(cx), [(cookie(4), Outcome::Persisted)]);
+    create("c").unwrap();
 }
 
 #[test]

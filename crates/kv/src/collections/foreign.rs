@@ -214,3 +214,110 @@ impl Collections {
         self.replace_as_is(f, keep).map(|(_, drops)| drops)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Create(u8),
+        Drop(u8),
+        CreateScope(u8),
+        DropScope(u8),
+        Set(i32),
+        BeginTerm(u64),
+        /// The next steps are those of the other node.
+        Other,
+        /// This node hears of what the other one has.
+        Exchange,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..4u8).prop_map(Step::Create),
+            (0..4u8).prop_map(Step::Drop),
+            (0..3u8).prop_map(Step::CreateScope),
+            (0..3u8).prop_map(Step::DropScope),
+            (0..3).prop_map(Step::Set),
+            (0..6u64).prop_map(Step::BeginTerm),
+            Just(Step::Other),
+            Just(Step::Exchange),
+        ]
+    }
+
+    /// What a connection does: the copying node takes what counts, and sends what it has if that counts.
+    fn exchange(copy: &Collections, source: &Collections) {
+        let there = |of: &Collections| Manifest::from_node_json(of.manifest().to_node_json().as_bytes());
+        copy.adopt(&there(source).expect("a sound manifest"), |_| Ok(())).unwrap();
+        if copy.manifest().supersedes(&source.manifest()) {
+            source.adopt(&there(copy).expect("a sound manifest"), |_| Ok(())).unwrap();
+        }
+    }
+
+    proptest! {
+        /// Whatever two nodes have made of it, also without any rule about who may: there is always one that counts.
+        #[test]
+        fn one_exchange_makes_both_ends_equal(steps in proptest::collection::vec(step(), 1..60)) {
+            let nodes = [0, 1].map(|_| Collections::new(Manifest::default()));
+            let mut at = 0;
+            for step in steps {
+                let change = |manifest: &mut Manifest| match step {
+                    Step::Create(name) => {
+                        let scope = manifest.scopes.last().map(|scope| scope.name.clone()).unwrap_or_default();
+                        manifest.add_collection(&scope, &format!("c{name}"), 0, false)
+                    }
+                    Step::Drop(name) => manifest.remove_collection(DEFAULT, &format!("c{name}")),
+                    Step::CreateScope(name) => manifest.add_scope(&format!("s{name}")),
+                    Step::DropScope(name) => manifest.remove_scope(&format!("s{name}")),
+                    Step::Set(ttl) => manifest.set_collection(DEFAULT, DEFAULT, Some(ttl.into()), None),
+                    Step::BeginTerm(_) | Step::Other | Step::Exchange => Ok(()),
+                };
+                let _what_is_there_or_not = nodes[at].change(change, |_| Ok(()));
+                match step {
+                    Step::BeginTerm(term) => nodes[at].begin_term(term),
+                    Step::Other => at = 1 - at,
+                    Step::Exchange => exchange(&nodes[at], &nodes[1 - at]),
+                    _ => {}
+                }
+            }
+            let higher = nodes.iter().map(|node| node.manifest().version()).max();
+            exchange(&nodes[0], &nodes[1]);
+            let [first, second] = nodes.each_ref().map(|node| node.manifest());
+            prop_assert_eq!(first.to_json(), second.to_json());
+            prop_assert_eq!(&first.drops, &second.drops);
+            prop_assert_eq!((Some(first.version()), Some(second.version())), (higher, higher));
+            // And there is nothing more to do.
+            prop_assert!(nodes[0].returned_by(&second).is_none() && nodes[1].returned_by(&first).is_none());
+            for (id, is_there) in (1..200).map(|id| (id, first.of_id(id).is_some())) {
+                prop_assert_eq!((nodes[0].has(id), nodes[1].has(id)), (is_there, is_there));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_manifest_is_not_taken() {
+        let mut manifest = Manifest::default();
+        manifest.add_scope("s").unwrap();
+        manifest.add_collection("s", "c", 0, false).unwrap();
+        let collections = Collections::new(manifest);
+        let text = collections.manifest().to_node_json();
+        assert!(Manifest::from_node_json(text.as_bytes()).is_some());
+        for (part, other) in [
+            (r#""id":8,"name":"c""#, r#""id":9,"name":"c""#),
+            (r#""id":8,"name":"c""#, r#""id":1,"name":"c""#),
+            (r#""id":8,"name":"c""#, r#""id":8,"name":"""#),
+            (r#""id":8,"name":"s""#, r#""id":8,"name":"_default""#),
+            (r#""next_collection":9"#, r#""next_collection":4194241"#),
+            (r#""max_ttl_s":0"#, r#""max_ttl_s":-2"#),
+            (r#""since":2"#, r#""since":3"#),
+            (r#""uid":2"#, r#""uid":-1"#),
+        ] {
+            let changed = text.replacen(part, other, 1);
+            assert_ne!(changed, text, "{part}");
+            assert!(Manifest::from_node_json(changed.as_bytes()).is_none(), "{other}");
+        }
+    }
+}

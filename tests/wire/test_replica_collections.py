@@ -182,10 +182,22 @@ def test_a_change_that_reaches_no_majority_is_told_and_the_next_one_refused(thre
     assert drop(three["n1"], "a")[0] == 200
 
 
-def test_a_node_that_is_not_the_active_changes_nothing(three):
-    status, body = create(three["n2"], "a")
-    assert status == 409 and "active" in body, (status, body)
-    assert ids(three["n2"]) == {}
+def test_a_change_is_sent_on_to_the_node_that_makes_it(three):
+    assert create(three["n2"], "a")[0] == 200
+    status, body = create(three["n3"], "a")
+    assert status == 400 and "already exists" in body, (status, body)
+    assert list(ids(three["n1"])) == ["a"]
+    wait_same(three, "n1", "n2")
+    assert http(three["n2"], "DELETE", f"{OF_DEFAULT}/a", login="Administrator:wrong")[0] == 401
+    three.kill("n1")
+    status, body = create(three["n2"], "b")
+    assert status == 504 and "n1" in body, (status, body)
+    # Two nodes that each take the other for the active.
+    three.set_role("n3", ALL, source="n2")
+    three.set_role("n2", ALL, source="n3")
+    status, body = create(three["n2"], "b")
+    assert status == 409 and "active of vBucket 0" in body, (status, body)
+    assert list(ids(three["n2"])) == ["a"]
 
 
 def test_a_drop_that_nobody_heard_of_is_undone(three):
@@ -249,28 +261,32 @@ def test_the_term_of_a_manifest_survives_restarts(three):
     assert sorted(ids(three["n1"])) == ["c1", "c2", "c3"] and len(set(ids(three["n1"]).values())) == 3
 
 
-def test_actives_of_different_vbuckets_come_to_have_the_same(three):
-    """Nobody should change collections on two nodes. If somebody does, one of the two counts, and copying goes on."""
+def test_the_active_of_vbucket_0_makes_the_changes_for_all(three):
+    """Whatever the terms of other vBuckets are, and wherever these are active."""
     lower, upper = (0, 7), (8, 15)
     chain = ["n2", "n1", "n3"]
-    three.set_role("n2", upper, state="active", topology=[chain], term=1, source="")
-    three.set_role("n1", upper, state="replica", source="", topology=[chain], term=1)
-    three.set_role("n3", ALL, source="")
-    three.set_role("n2", lower, source="")
-    threads = [threading.Thread(target=create, args=(three[name], f"of-{name}")) for name in ("n1", "n2")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert list(ids(three["n1"])) == ["of-n1"] and list(ids(three["n2"])) == ["of-n2"]
-    three.set_role("n1", upper, state="replica", source="n2", topology=[chain], term=1)
-    three.set_role("n2", lower, state="replica", source="n1", topology=[["n1", "n2", "n3"]], term=1)
-    wait_until(lambda: manifest(three["n1"]) == manifest(three["n2"]), "one manifest")
-    assert len(ids(three["n1"])) == 1
+    three.set_role("n2", upper, state="active", topology=[chain], term=5, source="")
+    for name in ("n1", "n3"):
+        three.set_role(name, upper, state="replica", source="n2", topology=[chain], term=5)
+    assert create(three["n1"], "a")[0] == 200
+    assert create(three["n2"], "b")[0] == 200
+    for name in ("n2", "n3"):
+        wait_until(lambda: manifest(three["n1"]) == manifest(three[name]), "one manifest")
+    assert sorted(ids(three["n1"])) == ["a", "b"]
     for active, vb in (("n1", 0), ("n2", 15)):
         with Client(three[active]) as client:
             for id in (0, *ids(three[active]).values()):
                 assert client.set(id, b"key", level=1, vb=vb) == SUCCESS
+    # The one that takes over vBucket 0 in a lower term than that of the others makes them from then on.
+    three.set_role("n3", lower, term=2, source="")
+    three.set_role("n2", lower, state="active", topology=[chain], term=2, source="")
+    for name in ("n1", "n3"):
+        three.set_role(name, lower, state="replica", source="n2", topology=[chain], term=2)
+    assert drop(three["n1"], "a")[0] == 200
+    for name in ("n1", "n3"):
+        wait_until(lambda: manifest(three["n2"]) == manifest(three[name]), "one manifest")
+        three.assert_equal("n2", name, range(16))
+    assert list(ids(three["n2"])) == ["b"]
 
 
 @pytest.mark.parametrize("seed", (1, 2))

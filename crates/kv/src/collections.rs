@@ -192,9 +192,7 @@ pub enum ManifestError {
     #[error("the change could not be kept: {0}")]
     Unkept(String),
     /// Another node makes the changes.
-    #[error(
-        "No vBucket is active on this node: change scopes and collections on the node that is the active"
-    )]
+    #[error("Scopes and collections are changed by the active of vBucket 0, which is another node")]
     NotActive,
     /// A majority of some chain has yet to acknowledge the change before.
     #[error(

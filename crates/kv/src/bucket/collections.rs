@@ -1,5 +1,6 @@
 //! A bucket's scopes and collections: changes, and what there is in each.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -10,6 +11,9 @@ use crate::role::TERM_MOST;
 use crate::sync_writes::WaitedFor;
 use crate::topology::VbState;
 use crate::{KvError, ThreadContext, Unavailable, VbId};
+
+/// The vBucket whose active makes the changes: one is elected at a time.
+const DECIDING: VbId = VbId(0);
 
 /// What became of another node's manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +39,7 @@ impl Bucket {
     }
 
     /// Changes the scopes and collections, durably if they are kept. Returns the manifest's uid. The documents of
-    /// a collection that is gone are reclaimed in the background. Refused on a node that is not the active of any
-    /// vBucket, and while a majority of some chain has yet to acknowledge the change before.
+    /// a collection that is gone are reclaimed in the background. Refused on a node that is not the active of vBucket 0, and while a majority of some chain has yet to acknowledge the change before.
     pub fn change_collections(
         &self,
         f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError>,
@@ -44,7 +47,7 @@ impl Bucket {
         let change = |manifest: &mut Manifest| {
             if !self.has_default_roles() {
                 let awaits = |vb| self.vbucket(VbId(vb)).awaits_acknowledgement(manifest);
-                if !(0..self.vbuckets()).any(|vb| self.is_active(VbId(vb))) {
+                if !self.is_active(DECIDING) {
                     return Err(ManifestError::NotActive);
                 }
                 if (0..self.vbuckets()).any(awaits) {
@@ -80,12 +83,27 @@ impl Bucket {
         })
     }
 
-    /// What an active has is that of its term.
+    /// The active of vBucket 0 has the manifest of its term.
     pub(super) fn begin_term_of(&self, vb: VbId) {
+        if vb != DECIDING {
+            return;
+        }
         let (state, term) = self.standing(vb);
         if state == VbState::Active && term > 0 {
             self.collections().begin_term(term);
         }
+    }
+
+    /// Returns the name of the node that makes the changes, if that is another one and it is known.
+    pub fn collections_are_changed_by(&self) -> Option<Arc<str>> {
+        let mut active = None;
+        self.with_sync_writes(DECIDING, |sync| {
+            let first = || sync.role.topology.chains().first()?.first()?.as_deref().map(Arc::from);
+            if sync.role.state != VbState::Active {
+                active = sync.role.source.clone().or_else(first);
+            }
+        });
+        active
     }
 
     /// Makes a change that has led another node to the manifest of this uid.

@@ -4,25 +4,24 @@
 //!   n1, term 1   uid 262 ── create ──> 263, acknowledged ── drop ──> 264, not acknowledged; n1 is lost
 //!   n2, term 2                         263 ── promotion ──> 519 ── create ──> 520
 //! ```
-//! A manifest has the term of the active that made it. Becoming the active in a higher term makes a new one
-//! ([`Manifest::begin_term`]) with the same content, so what the active of that term has is higher than what anybody
-//! had before, also if nothing is changed in it. Manifests are ordered by (term, uid): a node takes the higher one as a
-//! whole, and never a lower one.
+//! A manifest has the term of the active of vBucket 0, which makes it: one node at a time is elected for that. Becoming
+//! that active in a higher term makes a new one ([`Manifest::begin_term`]) with the same content, so what the active of
+//! that term has is higher than what anybody had before, also if nothing is changed in it. Manifests are ordered by
+//! (term, uid): a node takes the higher one as a whole, and never a lower one.
 //!
 //! *Uniqueness.* In one term one node makes changes, one after the other: the next is accepted only when a majority has
 //! acknowledged the one before, also if that was made in an earlier term ([`ManifestError::Unacknowledged`]). A node
 //! that is elected by a majority has every acknowledged change. Call `a` the number of these at some time. A term that
 //! begins then has at least `a` changes behind it; what is lost of a term has at most `a + 1`: one was not acknowledged.
 //! Each term adds [`UIDS_PER_TERM`] to the uid, so uid = changes + 256 * term: what term t loses has at most uid
-//! `a + 1 + 256 t`, less than `a + 256 (t + 1)`, the least of any later term. (2 would do;
-//! there is room for changes that have no event and are not waited for, the settings of a collection.) The ids of scopes and of collections
-//! work likewise: each term skips [`IDS_PER_CHANGE`], the most that one change gives.
+//! `a + 1 + 256 t`, less than `a + 256 (t + 1)`, the least of any later term. (2 would do; there is room for changes that
+//! have no event and are not waited for, the settings of a collection.) The ids of scopes and of collections work
+//! likewise: each term skips [`IDS_PER_CHANGE`], the most that one change gives.
 //!
 //! *Limits.* Ids are scarce: more than [`TERMS_COUNTED`] terms at once count as so many. An id could be given twice only if
 //! two terms, each so far above the last manifest that a majority knows, each create something, and the first is
-//! lost. None of this holds if nodes are promoted without a majority, or if several nodes are active for different
-//! vBuckets and change scopes and collections at the same time. The order is total even then: of two different manifests
-//! with the same version the one with the greater text counts.
+//! lost. None of this holds if nodes are promoted without a majority. The order is total even then: of two different
+//! manifests with the same version the one with the greater text counts.
 
 #[cfg(doc)]
 use super::ManifestError;

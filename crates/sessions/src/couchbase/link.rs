@@ -452,7 +452,7 @@ impl Link {
         self.forget_retry(vb);
         // What is not promised on disk yet will be news.
         let Some(wanted) = wanted.filter(|wanted| wanted.is_promised) else { return };
-        self.ask_manifest_for(wanted.term);
+        self.ask_manifest_for(vb, wanted.term);
         let position = bucket.copy_position(cx, VbId(vb));
         let takeover = if wanted.takes_over { stream_request::flags::TAKEOVER } else { 0 };
         let request = StreamRequest {
@@ -489,7 +489,7 @@ impl Link {
         let (term, start) = (copying.term, copying.start);
         match status {
             // It has become the active after it was asked for its manifest.
-            Status::SUCCESS if self.there.term() < term => {
+            Status::SUCCESS if self.there.is_older_than(vb, term) => {
                 self.close_stream(vb);
                 self.retry(vb, cx);
             }

@@ -1,8 +1,8 @@
 //! The scopes and collections of the other node, and what becomes of them here.
 //!
 //! ```text
-//!   fetched: when the connection is made; before a stream of a higher term, or after one that was refused, if the two
-//!            nodes differ; when a stream tells of a change
+//!   fetched: when the connection is made; before a stream, if the two nodes differ, or it is that of vBucket 0 in a
+//!            higher term; when a stream tells of a change
 //!     theirs counts ──> taken as a whole        ours counts ──> sent to them
 //! ```
 //! So both ends come to have the same, whichever of the two counts (`kv/src/collections/version.rs`). A document of a
@@ -28,9 +28,9 @@ pub(super) struct There {
 }
 
 impl There {
-    /// Returns the term of its manifest. What it had before it became the active of a term may not count.
-    pub(super) fn term(&self) -> u64 {
-        self.version.term
+    /// Returns true if it is of a lower term than the active of vBucket 0 has: it was told before that was promoted.
+    pub(super) fn is_older_than(&self, vb: u16, term: u64) -> bool {
+        vb == 0 && self.version.term < term
     }
 }
 
@@ -41,10 +41,11 @@ impl Link {
         }
     }
 
-    /// Asks for the manifest if what the other node has told is not of this term, or not what is here.
-    pub(super) fn ask_manifest_for(&mut self, term: u64) {
+    /// Asks for the manifest if what the other node has told is older than the stream of a vBucket that is wanted, or
+    /// not what is here.
+    pub(super) fn ask_manifest_for(&mut self, vb: u16, term: u64) {
         let here = self.copier.bucket().collections().manifest().version();
-        if self.there.version.term < term || self.there.version != here {
+        if self.there.is_older_than(vb, term) || self.there.version != here {
             self.ask_manifest();
         }
     }

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.frames import (
-    FEATURE_COLLECTIONS, FEATURE_SELECT_BUCKET, FEATURE_XERROR, GET, SELECT_BUCKET, SUCCESS, UNKNOWN_COLLECTION, BinaryConnection,
+    FEATURE_COLLECTIONS, FEATURE_SELECT_BUCKET, FEATURE_XERROR, GET, RE_COMMIT, SELECT_BUCKET, SUCCESS, UNKNOWN_COLLECTION, BinaryConnection,
     durability,
 )
 from tests.persistence.bucket import http, wait_until
@@ -91,7 +91,10 @@ def fill(node, collection, level=1):
 def assert_filled(node, collection):
     with Client(node) as client:
         for n in range(KEYS):
-            assert client.get(collection, b"key-%d" % n, vb=n % 16) == b"value", n
+            read = lambda: client.get(collection, b"key-%d" % n, vb=n % 16)
+            # What the node before had prepared is being committed.
+            wait_until(lambda: read() != RE_COMMIT, "the commit")
+            assert read() == b"value", n
 
 
 def promote(cluster, new, others, term):

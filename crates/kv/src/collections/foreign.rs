@@ -117,7 +117,7 @@ impl Manifest {
     fn is_sound(&self) -> bool {
         let (mut scopes, mut collections) = (HashSet::new(), HashSet::new());
         let mut names = HashSet::new();
-        let is_id = |id: u32, next: u32| id == DEFAULT_ID || (FIRST_ID <= id && id <= ID_MAX && id < next);
+        let is_id = |id: u32, next: u32| id == DEFAULT_ID || (FIRST_ID..=ID_MAX).contains(&id) && id < next;
         let is_since = |since: u64, id: u32| since <= self.uid && (since > 0 || id == DEFAULT_ID);
         let are_scopes = self.scopes.iter().all(|scope| {
             let is_named = scope.id == DEFAULT_ID || check_name(&scope.name).is_ok();

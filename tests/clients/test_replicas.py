@@ -155,3 +155,39 @@ def test_sdks_read_replicas_and_follow_the_roles(tmp_path, sdk):
             becomes(client, "ok", "set", key, f"moved-{number}", "majority")
             assert client.ask("get", key) == f"ok moved-{number}"
             becomes(client, everywhere(f"moved-{number}"), "all", key)
+
+
+def test_the_manager_of_collections_works_through_a_failover(tmp_path):
+    """What it was told to be created or dropped is so on the node that takes over."""
+    with Cluster(tmp_path, 3, ("default,persistent,128MiB",)) as cluster, contextlib.ExitStack() as stack:
+        cluster.assign(["n1", "n2", "n3"])
+        client = stack.enter_context(contextlib.closing(Python(cluster["n1"])))
+        manager = client.cluster.bucket("default").collections()
+        manager.create_scope("scope")
+        for name in ("kept", "dropped"):
+            manager.create_collection("scope", name)
+        manager.drop_collection("scope", "dropped")
+        durably = UpsertOptions(timeout=timedelta(seconds=20), durability=ServerDurability(DurabilityLevel.MAJORITY))
+        kept = client.cluster.bucket("default").scope("scope").collection("kept")
+        for key in KEYS:
+            kept.upsert(key, "value", durably)
+
+        cluster.kill("n1")
+        chain = [["n2", "n3"]]
+        cluster.set_role("n3", source="", term=2)
+        cluster.set_role("n2", state="active", topology=chain, term=2)
+        cluster.set_role("n3", state="replica", source="n2", topology=chain, term=2)
+        other = stack.enter_context(contextlib.closing(Python(cluster["n2"])))
+        manager = other.cluster.bucket("default").collections()
+        scopes = {scope.name: {one.name for one in scope.collections} for scope in manager.get_all_scopes()}
+        assert scopes["scope"] == {"kept"}
+        manager.create_collection("scope", "later")
+        for name in ("kept", "later"):
+            collection = other.cluster.bucket("default").scope("scope").collection(name)
+            for key in KEYS:
+                collection.upsert(key, "again", durably)
+        # The client of before goes on, with the ids that it knows.
+        for key in KEYS:
+            assert kept.get(key, GetOptions(timeout=timedelta(seconds=20))).content_as[str] == "again"
+        manager.drop_scope("scope")
+        assert "scope" not in {scope.name for scope in manager.get_all_scopes()}

@@ -11,8 +11,8 @@ from tests import subdocument as sd
 from tests.cluster import ALL, Cluster
 from tests.dcp import Dcp
 from tests.frames import (
-    AMBIGUOUS, DELETE, FEATURE_COLLECTIONS, FEATURE_SELECT_BUCKET, FEATURE_XERROR, GET, GET_REPLICA, IMPOSSIBLE, INVALID, NO_ACCESS, NOT_FOUND,
-    NOT_MY_VBUCKET, RE_COMMIT, SELECT_BUCKET, SET, SET_VBUCKET, SUCCESS, BinaryConnection, durability,
+    AMBIGUOUS, DELETE, GET, GET_REPLICA, IMPOSSIBLE, INVALID, NO_ACCESS, NOT_FOUND,
+    NOT_MY_VBUCKET, RE_COMMIT, SET, SET_VBUCKET, SUCCESS, BinaryConnection, durability,
 )
 from tests.persistence.bucket import http, vbucket_of, wait_until
 
@@ -398,27 +398,6 @@ def test_a_reader_cannot_take_the_place_of_a_replica(pair):
         # What n2 has acknowledged counts still, and its connection is the same.
         assert client.set(b"after", level=1).status == SUCCESS
         assert "stopped copying" not in pair["n2"].log()
-
-
-def test_collections_that_have_parted_are_told_and_nothing_is_skipped(pair):
-    scopes = "/pools/default/buckets/default/scopes"
-    assert http(pair["n1"], "POST", scopes, "name=s")[0] == 200
-    assert http(pair["n1"], "POST", f"{scopes}/s/collections", "name=c")[0] == 200
-    uid = int(json.loads(http(pair["n1"], "GET", scopes)[1])["scopes"][-1]["collections"][0]["uid"], 16)
-    collections = lambda name: http(pair[name], "GET", scopes)[1].count('"name":"c"')
-    wait_until(lambda: collections("n2") == 1, "the collection")
-    # Somebody drops it on the replica.
-    assert http(pair["n2"], "DELETE", f"{scopes}/s/collections/c")[0] == 200
-    with BinaryConnection(pair["n1"].kv, timeout_s=30) as client:
-        client.hello(FEATURE_XERROR, FEATURE_SELECT_BUCKET, FEATURE_COLLECTIONS)
-        client.login()
-        assert client.ask(SELECT_BUCKET, b"default").status == SUCCESS
-        assert client.store(bytes([uid]) + b"key", b"value", vbucket=VB).status == SUCCESS
-        assert client.store(b"\0other", b"value", vbucket=VB + 1).status == SUCCESS
-    wait_until(lambda: "was dropped here, and is still there" in pair["n2"].log(), "a line in the log")
-    # Nobody takes it for complete; and the others go on.
-    wait_until(lambda: pair.role("n2", VB + 1)["complete_seqno"] == pair.role("n1", VB + 1)["high_seqno"], "the other vBucket")
-    assert pair.role("n2", VB)["complete_seqno"] < pair.role("n1", VB)["high_seqno"]
 
 
 def test_streams_of_other_terms_are_refused(pair):

@@ -57,6 +57,7 @@ mod audit;
 mod buckets;
 mod databases;
 mod document;
+mod forward;
 mod guard;
 mod health;
 mod hot_keys;
@@ -408,6 +409,8 @@ fn router(console: Console) -> Router {
         ("/pools/default/bs/{bucket}", by(Need::SeeBucket, get(stream::terse))),
     ])
     .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_read));
+    let to_active = axum::middleware::from_fn_with_state(console.clone(), forward::to_active);
+    let sent_on = |handlers: MethodRouter<Console>| handlers.route_layer(to_active.clone());
     let changes = with_routes(vec![
         ("/whoami", by(Need::Login, get(login::whoami))),
         ("/requests/slow", by(Need::Node(Rights::SEE), get(requests::slow))),
@@ -439,19 +442,19 @@ fn router(console: Console) -> Router {
         ),
         (
             "/pools/default/buckets/{bucket}/scopes",
-            by(Need::Bucket(Rights::COLLECTIONS), post(scopes::add_scope).put(scopes::replace)),
+            by(Need::Bucket(Rights::COLLECTIONS), sent_on(post(scopes::add_scope).put(scopes::replace))),
         ),
         (
             "/pools/default/buckets/{bucket}/scopes/{scope}",
-            by(Need::Bucket(Rights::COLLECTIONS), delete(scopes::remove_scope)),
+            by(Need::Bucket(Rights::COLLECTIONS), sent_on(delete(scopes::remove_scope))),
         ),
         (
             "/pools/default/buckets/{bucket}/scopes/{scope}/collections",
-            by(Need::Scope, post(scopes::add_collection)),
+            by(Need::Scope, sent_on(post(scopes::add_collection))),
         ),
         (
             "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}",
-            by(Need::Scope, delete(scopes::remove_collection).patch(scopes::set_collection)),
+            by(Need::Scope, sent_on(delete(scopes::remove_collection).patch(scopes::set_collection))),
         ),
         (
             "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}/docs",

@@ -1,18 +1,27 @@
-//! Scopes and collections over HTTP. Each change answers with the manifest's new uid, in hexadecimal.
+//! Scopes and collections over HTTP. Each change answers with the manifest's new uid, in hexadecimal, once a majority
+//! of the replicas has it.
 //!
 //! COMPAT: SDKs recognise errors by their sentences, which [`ManifestError`] has.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use crate::answers::Answers;
 use crate::buckets::{missing, on_a_thread, refused};
 use crate::login::Identity;
+use crate::vbuckets::execute;
 use crate::{Console, Refusal};
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kv::collections::{Manifest, ManifestError, Wanted};
+use kv::{Bucket, Cookie, Outcome, VbId};
 use serde_json::{Value, json};
+
+/// How long a change waits for the replicas, and for those of the change before.
+const MAJORITY_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Fields = Form<Vec<(String, String)>>;
 
@@ -28,27 +37,99 @@ pub async fn manifest(
     Json(visible.to_json()).into_response()
 }
 
-/// Changes the manifest of a bucket on a thread of its own, since it may be written to disk.
+/// Changes the manifest of a bucket, and waits until a majority of each chain has the change.
 async fn change(
     console: Console,
     bucket: &str,
-    f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError> + Send + 'static,
+    f: impl Fn(&mut Manifest) -> Result<(), ManifestError> + Clone + Send + 'static,
+) -> Response {
+    change_on(console, bucket, move |manifest| f(manifest).map(|()| true)).await
+}
+
+/// The same by several changes, until `f` returns true. It goes on if the client does not wait for the answer: the
+/// letters are taken all the same.
+async fn change_on(
+    console: Console,
+    bucket: &str,
+    f: impl Fn(&mut Manifest) -> Result<bool, ManifestError> + Clone + Send + 'static,
 ) -> Response {
     let Some(bucket) = console.node.bucket(bucket) else { return missing() };
-    let (node, map_changes) = (std::sync::Arc::clone(&console.node), console.map_changes.clone());
-    let change = move || {
-        let changed = bucket.change_collections(f);
-        if changed.is_ok() {
-            node.note_map_change();
-            map_changes.send_replace(());
+    let changes = async move {
+        loop {
+            match change_once(&console, &bucket, f.clone()).await {
+                Ok((uid, true)) => return Json(json!({ "uid": format!("{uid:x}") })).into_response(),
+                Ok((_, false)) => {}
+                Err(response) => return *response,
+            }
         }
-        Ok::<_, Refusal>(changed)
     };
-    match on_a_thread("dm:collections", change).await {
-        Ok(Ok(uid)) => Json(json!({ "uid": format!("{uid:x}") })).into_response(),
-        Ok(Err(error)) => failed(&error),
-        Err(refusal) => refused(refusal),
+    let changed = tokio::spawn(changes).await;
+    changed.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+}
+
+/// Makes one change. Returns the manifest's uid and what `f` returned.
+async fn change_once(
+    console: &Console,
+    bucket: &Arc<Bucket>,
+    f: impl Fn(&mut Manifest) -> Result<bool, ManifestError> + Clone + Send + 'static,
+) -> Result<(u64, bool), Box<Response>> {
+    let began = Instant::now();
+    let (uid, is_last) = loop {
+        // One change after the other. Another one may come in between.
+        await_majority(console, bucket).await;
+        let (f, bucket, node) = (f.clone(), Arc::clone(bucket), Arc::clone(&console.node));
+        let map_changes = console.map_changes.clone();
+        let change = move || {
+            let mut is_last = true;
+            let changed = bucket.change_collections(|manifest| f(manifest).map(|last| is_last = last));
+            if changed.is_ok() {
+                node.note_map_change();
+                map_changes.send_replace(());
+            }
+            Ok::<_, Refusal>(changed.map(|uid| (uid, is_last)))
+        };
+        // A thread of its own, since it may be written to disk.
+        match on_a_thread("dm:collections", change).await {
+            Ok(Ok(changed)) => break changed,
+            Ok(Err(ManifestError::Unacknowledged)) if began.elapsed() < MAJORITY_TIMEOUT => {}
+            Ok(Err(error)) => return Err(failed(&error).into()),
+            Err(refusal) => return Err(refused(refusal).into()),
+        }
+    };
+    let (lacking, all) = await_majority(console, bucket).await;
+    if lacking > 0 {
+        let reached = all - lacking;
+        let text = format!(
+            "The change is made on this node, with uid {uid:x}. Within {} s it has reached a majority of the replicas \
+             for {reached} of {all} vBuckets. A failover may undo it. No other change is accepted before it has",
+            MAJORITY_TIMEOUT.as_secs()
+        );
+        return Err((StatusCode::GATEWAY_TIMEOUT, Json(json!({ "errors": { "_": text } })))
+            .into_response()
+            .into());
     }
+    Ok((uid, is_last))
+}
+
+/// Waits until a majority of each chain has acknowledged what has changed of the scopes and collections. Returns the
+/// number of vBuckets of which it has not in time, and that of all.
+async fn await_majority(console: &Console, bucket: &Bucket) -> (u16, u16) {
+    let (mut tickets, mut lacking) = (Vec::new(), 0);
+    execute(console, |cx| {
+        let thread = u16::try_from(cx.thread).unwrap_or(u16::MAX);
+        for vb in (0..bucket.vbuckets()).map(VbId) {
+            let cookie = Cookie { thread, connection: 0, ticket: cx.ticket() };
+            match bucket.await_collections(cx, vb, cookie, MAJORITY_TIMEOUT) {
+                Ok(true) => {}
+                Ok(false) => tickets.push(cookie.ticket),
+                Err(_) => lacking += 1,
+            }
+        }
+    });
+    for ticket in tickets {
+        lacking += u16::from(Answers::outcome(console, ticket).await != Outcome::Persisted);
+    }
+    (lacking, bucket.vbuckets())
 }
 
 fn failed(error: &ManifestError) -> Response {
@@ -57,6 +138,8 @@ fn failed(error: &ManifestError) -> Response {
         ManifestError::MaxTtl => (StatusCode::BAD_REQUEST, "maxTTL"),
         ManifestError::ScopeMissing(_) | ManifestError::CollectionMissing(..) => (StatusCode::NOT_FOUND, "_"),
         ManifestError::Unkept(_) => (StatusCode::INTERNAL_SERVER_ERROR, "_"),
+        ManifestError::NotActive => (StatusCode::CONFLICT, "_"),
+        ManifestError::Unacknowledged => (StatusCode::SERVICE_UNAVAILABLE, "_"),
         ManifestError::ScopeExists(_)
         | ManifestError::CollectionExists(..)
         | ManifestError::Default
@@ -179,7 +262,7 @@ pub async fn replace(
         Ok(wanted) => wanted,
         Err(reason) => return bad_field("scopes", reason),
     };
-    change(console, &bucket, move |manifest| manifest.become_like(&wanted)).await
+    change_on(console, &bucket, move |manifest| manifest.become_like(&wanted)).await
 }
 
 fn wanted(body: &Value) -> Result<Vec<Wanted>, String> {

@@ -183,6 +183,7 @@ pub fn replication(config: &Config, login: &Login) -> Result<Replication, Proble
         node: (!section.node.is_empty()).then(|| section.node.as_str().into()),
         user: user.into(),
         password: password.into(),
+        uses_tls: section.ca.is_some(),
         peers: section.peers.clone(),
     })
 }

@@ -3,7 +3,7 @@
 pub(crate) mod attention;
 mod audit;
 mod budget;
-mod collections;
+pub mod collections;
 pub mod compressor;
 pub mod consumers;
 pub mod copying;

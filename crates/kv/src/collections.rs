@@ -7,9 +7,10 @@
 //! ```
 //! Ids are never used twice: a dropped collection is gone for every request that takes its vBucket's lock later, and
 //! its documents are reclaimed in the background. The default collection has id 0, is always there, and costs no
-//! memory here.
+//! memory here. Which manifest counts when nodes have different ones: [`version`].
 
 mod foreign;
+mod version;
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -18,6 +19,7 @@ pub use foreign::ForeignChange;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thiserror::Error;
+pub use version::{IDS_PER_CHANGE, Version};
 
 use crate::lock_order::{Ranked, rank};
 
@@ -77,8 +79,11 @@ pub struct Scope {
 /// All scopes and collections of a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Raised by each change.
+    /// Raised by each change, and by each term.
     pub uid: u64,
+    /// The term of the active that made it; 0 on a node without roles.
+    #[serde(default)]
+    term: u64,
     next_scope: u32,
     next_collection: u32,
     /// The scopes, the default one first.
@@ -186,6 +191,15 @@ pub enum ManifestError {
     /// The change could not be written to disk.
     #[error("the change could not be kept: {0}")]
     Unkept(String),
+    /// Another node makes the changes.
+    #[error("Scopes and collections are changed by the active of vBucket 0, which is another node")]
+    NotActive,
+    /// A majority of some chain has yet to acknowledge the change before.
+    #[error(
+        "The last change of scopes and collections has not reached a majority of the replicas yet: try again once they \
+         are connected, or change the chains of the vBuckets"
+    )]
+    Unacknowledged,
 }
 
 impl Default for Manifest {
@@ -194,7 +208,15 @@ impl Default for Manifest {
         let collection = Collection { id, name: name.clone(), max_ttl_s: 0, history: false, since: 0 };
         let scopes = vec![Scope { id, name, collections: vec![collection], since: 0 }];
         let (drops, forgotten_uid) = (Vec::new(), 0);
-        Self { uid: 0, next_scope: FIRST_ID, next_collection: FIRST_ID, scopes, drops, forgotten_uid }
+        Self {
+            uid: 0,
+            term: 0,
+            next_scope: FIRST_ID,
+            next_collection: FIRST_ID,
+            scopes,
+            drops,
+            forgotten_uid,
+        }
     }
 }
 
@@ -250,7 +272,7 @@ impl Manifest {
         if self.scope(name).is_some() {
             return Err(ManifestError::ScopeExists(name.to_owned()));
         }
-        if self.scopes.len() >= COUNT_MAX {
+        if self.scopes.len() >= COUNT_MAX || self.next_scope > ID_MAX {
             return Err(ManifestError::TooMany("scopes"));
         }
         let (id, name) = (self.next_scope, name.to_owned());
@@ -334,8 +356,11 @@ impl Manifest {
     }
 
     /// Adds, changes and removes what it takes to have exactly these scopes and collections; the default ones stay.
-    pub fn become_like(&mut self, wanted: &[Wanted]) -> Result<(), ManifestError> {
+    /// Returns false if it takes another change: one change of a replicated bucket gives at most [`IDS_PER_CHANGE`]
+    /// ids.
+    pub fn become_like(&mut self, wanted: &[Wanted]) -> Result<bool, ManifestError> {
         let old_uid = self.uid;
+        let (first_scope, first_collection) = (self.next_scope, self.next_collection);
         let is_wanted = |scope: &str, collection: Option<&str>| {
             wanted.iter().any(|one| {
                 one.scope == scope
@@ -351,7 +376,13 @@ impl Manifest {
                 .collections
                 .retain(|one| name == DEFAULT && one.name == DEFAULT || is_wanted(name, Some(&one.name)));
         }
+        let mut is_whole = true;
         for Wanted { scope, collection } in wanted {
+            let given = (self.next_scope - first_scope).max(self.next_collection - first_collection);
+            if self.term > 0 && given >= IDS_PER_CHANGE {
+                is_whole = false;
+                break;
+            }
             if self.scope(scope).is_none() {
                 self.add_scope(scope)?;
             }
@@ -363,7 +394,7 @@ impl Manifest {
             }
         }
         self.uid = old_uid;
-        Ok(())
+        Ok(is_whole)
     }
 
     /// Notes what distinguishes it from the manifest before it.
@@ -532,6 +563,18 @@ impl Collections {
         self.uid.load(SeqCst)
     }
 
+    /// Makes the manifest that of the active of a term, unless it is already. It is not written: the next change is,
+    /// and until then a restart finds the roles that lead to the same.
+    pub(crate) fn begin_term(&self, term: u64) {
+        if self.manifest().version().term >= term {
+            return;
+        }
+        let _changing = self.changing.lock();
+        let mut new = Manifest::clone(&self.manifest());
+        new.begin_term(term);
+        self.publish(new);
+    }
+
     /// Waits for a change that is being written.
     pub(crate) fn settle(&self) {
         drop(self.changing.lock());
@@ -548,9 +591,27 @@ impl Collections {
         self.replace(|old| old.uid + 1, f, keep)
     }
 
+    /// The same with what distinguishes the new manifest from the present one noted in it, under its uid.
     fn replace(
         &self,
         next_uid: impl FnOnce(&Manifest) -> u64,
+        f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError>,
+        keep: impl FnOnce(&Manifest) -> std::io::Result<()>,
+    ) -> Result<(u64, bool), ManifestError> {
+        let noting = |new: &mut Manifest| {
+            let old = new.clone();
+            f(new)?;
+            if *new != old {
+                new.uid = next_uid(&old);
+                new.note_changes(&old);
+            }
+            Ok(())
+        };
+        self.replace_as_is(noting, keep)
+    }
+
+    fn replace_as_is(
+        &self,
         f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError>,
         keep: impl FnOnce(&Manifest) -> std::io::Result<()>,
     ) -> Result<(u64, bool), ManifestError> {
@@ -561,8 +622,6 @@ impl Collections {
         if new == *old {
             return Ok((old.uid, false));
         }
-        new.uid = next_uid(&old);
-        new.note_changes(&old);
         keep(&new).map_err(|error| ManifestError::Unkept(error.to_string()))?;
         let drops = old.collections().any(|(_, collection)| new.of_id(collection.id).is_none());
         Ok((self.publish(new), drops))

@@ -212,6 +212,11 @@ impl<T> DurabilityMonitor<T> {
         Some((entry, is_overdue))
     }
 
+    /// Returns true if a majority of each chain has everything up to this seqno.
+    pub fn is_acknowledged(&self, seqno: u64) -> bool {
+        self.is_satisfied(DurabilityLevel::Majority, seqno)
+    }
+
     fn is_satisfied(&self, level: DurabilityLevel, seqno: u64) -> bool {
         let (has_it, active_persists): (fn(&Node) -> u64, bool) = match level {
             DurabilityLevel::Majority => (|node| node.in_memory_seqno, false),

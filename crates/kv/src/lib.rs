@@ -55,6 +55,7 @@ pub mod thread_context;
 pub mod topology;
 pub mod users;
 
+pub use bucket::collections::Adopted;
 pub use bucket::{
     Ahead, Audited, Auditing, Bucket, DefragmenterFigures, WorkFigures, compressor, consumers, copying,
     defragmenter, follow, watch,

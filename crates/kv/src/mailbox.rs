@@ -31,7 +31,7 @@ pub enum Outcome {
     Durable(Mutated),
     /// It is unknown whether a durable write will be done.
     Ambiguous,
-    /// Everything up to the seqno that was waited for is on disk.
+    /// Everything up to the seqno that was waited for is on disk, or acknowledged by a majority.
     Persisted,
     /// It was not in time, or nobody here can tell any more.
     Unpersisted,

@@ -9,6 +9,8 @@ pub struct Replication {
     pub user: Box<str>,
     /// That user's password there.
     pub password: Box<str>,
+    /// It uses TLS, and nothing but that.
+    pub uses_tls: bool,
     /// The other nodes.
     pub peers: Vec<PeerNode>,
 }

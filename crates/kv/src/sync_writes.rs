@@ -62,16 +62,18 @@ impl TimeoutMode {
     }
 }
 
-/// What a session waits for that is to be on disk.
+/// What a session waits for that is to be on disk, or on other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitedFor {
+    /// Everything up to this seqno, acknowledged by a majority of each chain.
+    Acknowledged(u64),
     /// Everything up to this seqno.
     Seqno(u64),
     /// This version of the vBucket's state.
     State(u64),
 }
 
-/// A session that waits until something is on disk.
+/// A session that waits until something is on disk, or on other nodes.
 pub(crate) struct DiskWait {
     pub(crate) until: WaitedFor,
     pub(crate) deadline_us: u64,
@@ -114,7 +116,7 @@ pub(crate) struct SyncWrites {
     pub(crate) adopted_version: u64,
     /// Who waits for each prepare; nobody for recovered or abandoned ones.
     pub(crate) monitor: DurabilityMonitor<Option<Cookie>>,
-    /// In the order of their deadlines: all have the same timeout.
+    /// In the order of their deadlines.
     pub(crate) disk_waits: Vec<DiskWait>,
     /// When some thread will check the deadlines.
     pub(crate) armed_us: u64,
@@ -138,6 +140,11 @@ impl SyncWrites {
             disk_waits: Vec::new(),
             armed_us: NEVER,
         }
+    }
+
+    /// Returns true if it is the active, with another node in its chains.
+    pub(crate) fn is_active_with_others(&self) -> bool {
+        self.role.state == VbState::Active && self.role.topology.has_others()
     }
 
     /// Returns true if another node makes the changes.
@@ -174,8 +181,26 @@ impl SyncWrites {
         let is_on_disk = |wait: &DiskWait| match wait.until {
             WaitedFor::Seqno(wanted) => wanted <= seqno,
             WaitedFor::State(wanted) => wanted <= state_version,
+            WaitedFor::Acknowledged(_) => false,
         };
         self.end_disk_waits(is_on_disk, Outcome::Persisted, notices);
+    }
+
+    /// Notifies those that wait for what a majority of each chain has acknowledged.
+    pub(crate) fn acknowledged(&mut self, notices: &mut Notices) {
+        let monitor = &self.monitor;
+        let is_acknowledged = |wait: &mut DiskWait| match wait.until {
+            WaitedFor::Acknowledged(seqno) => monitor.is_acknowledged(seqno),
+            WaitedFor::Seqno(_) | WaitedFor::State(_) => false,
+        };
+        let ended = self.disk_waits.extract_if(.., is_acknowledged);
+        notices.letters.extend(ended.map(|wait| (wait.cookie, Outcome::Persisted)));
+    }
+
+    /// Adds a session that waits.
+    pub(crate) fn await_disk(&mut self, wait: DiskWait) {
+        let at = self.disk_waits.partition_point(|one| one.deadline_us <= wait.deadline_us);
+        self.disk_waits.insert(at, wait);
     }
 
     fn end_disk_waits(&mut self, ends: impl Fn(&DiskWait) -> bool, outcome: Outcome, notices: &mut Notices) {

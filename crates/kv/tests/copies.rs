@@ -5,9 +5,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use journal::{AnyDisk, SimulatedDisk, Survival};
-use kv::collections::{Change, DEFAULT, ForeignChange, Manifest, SystemEvent};
+use kv::collections::{Change, DEFAULT, ForeignChange, Manifest, ManifestError, SystemEvent};
 use kv::copying::{CopyOf, Foreign, NotCopied};
 use kv::follow::{Advanced, Event, Position, Refused, Stream, Version, VersionKind, VersionValue};
 use kv::news::News;
@@ -15,8 +16,8 @@ use kv::persistence::{FLUSHERS, Flusher, PieceReader, close_journal, load_next, 
 use kv::terms::Terms;
 use kv::topology::Topology;
 use kv::{
-    Bucket, BucketSettings, Cookie, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings, Now,
-    PersistenceSettings, RoleChange, RoleError, Store, StoreKind, Value, VbId, VbState,
+    Adopted, Bucket, BucketSettings, Cookie, Expiry, Key, Limits, Mutation, Node, NodeContext, NodeSettings,
+    Now, Outcome, PersistenceSettings, RoleChange, RoleError, Store, StoreKind, Value, VbId, VbState,
 };
 use proptest::prelude::*;
 
@@ -343,11 +344,6 @@ impl World {
                 }
             }
             Step::Promote => {
-                let [first, second] = self.nodes.each_ref().map(|node| node.bucket.collections().uid());
-                // Scopes and collections are the bucket's: what is gone on one node does not come back there.
-                if first != second {
-                    return;
-                }
                 self.stream = None;
                 self.term += 1;
                 let old = self.active;
@@ -365,7 +361,18 @@ impl World {
     fn begin(&mut self) -> Stream {
         self.prepared.clear();
         let manifest = self.nodes[self.active].bucket.collections().manifest();
-        self.nodes[1 - self.active].bucket.adopt_collections(&manifest.to_json()).unwrap();
+        loop {
+            let copy = &mut self.nodes[1 - self.active];
+            match copy.bucket.adopt_collections(&mut copy.cx, &manifest).unwrap() {
+                Adopted::Waits => copy.write(),
+                Adopted::Taken | Adopted::Kept => break,
+            }
+        }
+        let copy = &self.nodes[1 - self.active];
+        assert!(
+            !copy.bucket.collections().manifest().supersedes(&manifest),
+            "that of the higher term counts"
+        );
         for _ in 0..2 {
             let copy = &mut self.nodes[1 - self.active];
             let position = copy.bucket.copy_position(&mut copy.cx, VB);
@@ -472,6 +479,9 @@ impl World {
                 assert_eq!(high(first), high(second));
                 assert_eq!(first.content(u64::MAX), second.content(u64::MAX));
                 assert_eq!(first.bucket.vb_uuid(VB), second.bucket.vb_uuid(VB));
+                let manifests = [&first, &second].map(|node| node.bucket.collections().manifest());
+                assert_eq!(manifests[0].version(), manifests[1].version());
+                assert_eq!(manifests[0].to_json(), manifests[1].to_json());
                 assert_eq!(first.bucket.histories(VB)[0], second.bucket.histories(VB)[0]);
                 for node in &mut self.nodes {
                     node.bucket.audit(&mut node.cx).unwrap();
@@ -523,6 +533,119 @@ proptest! {
         }
         world.settle();
     }
+}
+
+/// The first node makes a change that nobody hears of; the other one, promoted, has the manifest that counts.
+fn promote_without(change: &[Step], is_persistent: bool) -> World {
+    let mut world = World::new(is_persistent);
+    world.run(&Step::Collection);
+    for key in 0..8 {
+        world.run(&Step::Set { key, len: 10, expires: false });
+    }
+    world.settle();
+    world.run(&Step::Write { node: 0 });
+    world.run(&Step::Reconnect);
+    for step in change {
+        world.run(step);
+    }
+    world.run(&Step::Promote);
+    world
+}
+
+fn collection(world: &World, node: usize) -> Option<u32> {
+    world.nodes[node].bucket.collections().manifest().collection(DEFAULT, "c").map(|one| one.id)
+}
+
+#[test]
+fn a_drop_that_nobody_heard_of_is_undone_with_its_documents() {
+    for is_persistent in [false, true] {
+        let mut world = promote_without(&[Step::Collection], is_persistent);
+        let id = collection(&world, 1);
+        assert_eq!((collection(&world, 0), id), (None, Some(24)));
+        world.settle();
+        assert_eq!(collection(&world, 0), id);
+        let bucket = Arc::clone(&world.nodes[0].bucket);
+        assert_eq!(bucket.collection_items(24), 2, "of keys 3 and 7");
+    }
+}
+
+#[test]
+fn copies_whose_collection_comes_back_are_empty_on_disk_before_it_is_there() {
+    let mut world = promote_without(&[Step::Collection], true);
+    let manifest = world.nodes[1].bucket.collections().manifest();
+    let adopt = |node: &mut OneNode| node.bucket.adopt_collections(&mut node.cx, &manifest).unwrap();
+    assert_eq!(adopt(&mut world.nodes[0]), Adopted::Waits);
+    assert_eq!(collection(&world, 0), None);
+    world.nodes[0].crash();
+    // Nothing of it was written: it has what it had.
+    assert!(world.nodes[0].bucket.vb_info(VB).unwrap().high_seqno > 0);
+    assert_eq!(adopt(&mut world.nodes[0]), Adopted::Waits);
+    world.nodes[0].write();
+    assert_eq!(adopt(&mut world.nodes[0]), Adopted::Taken);
+    assert_eq!(adopt(&mut world.nodes[0]), Adopted::Kept);
+    world.nodes[0].crash();
+    assert_eq!(collection(&world, 0), Some(24));
+    assert_eq!(world.nodes[0].bucket.vb_info(VB).unwrap().high_seqno, 0);
+    world.settle();
+}
+
+#[test]
+fn a_collection_that_nobody_heard_of_is_undone_and_its_id_is_not_given_again() {
+    for is_persistent in [false, true] {
+        let lost = [Step::Collection, Step::Collection, Step::Set { key: 3, len: 10, expires: false }];
+        let mut world = promote_without(&lost, is_persistent);
+        assert_eq!((collection(&world, 0), collection(&world, 1)), (Some(25), Some(24)));
+        world.run(&Step::Collection);
+        world.run(&Step::Collection);
+        world.settle();
+        // The second term skips what the first may have given.
+        assert_eq!((collection(&world, 0), collection(&world, 1)), (Some(41), Some(41)));
+    }
+}
+
+#[test]
+fn a_change_of_collections_waits_for_a_majority_and_the_next_one_for_it() {
+    let mut node = OneNode::new(None, 7, Now { unix_s: START_S, ..Now::default() });
+    let (bucket, cx) = (Arc::clone(&node.bucket), &mut node.cx);
+    let topology = |names: &[&str]| Topology::from_json(&serde_json::json!([names])).unwrap();
+    let change = |cx: &mut NodeContext, state, names: &[&str]| {
+        let change =
+            RoleChange { state, topology: Some(topology(names)), term: Some(1), ..RoleChange::default() };
+        bucket.set_role(cx, VB, change).unwrap();
+    };
+    change(cx, Some(VbState::Replica), &["them", "us"]);
+    let create = |name: &'static str| {
+        bucket.change_collections(move |manifest| manifest.add_collection(DEFAULT, name, 0, false))
+    };
+    assert_eq!(create("a"), Err(ManifestError::NotActive));
+    change(cx, Some(VbState::Active), &["us", "second", "third"]);
+    let timeout = Duration::from_secs(10);
+    let cookie = |ticket| Cookie { thread: 0, connection: 0, ticket };
+    assert_eq!(bucket.await_collections(cx, VB, cookie(1), timeout), Ok(true), "nothing has changed");
+    create("a").unwrap();
+    assert_eq!(create("b"), Err(ManifestError::Unacknowledged), "before it has a seqno");
+    assert_eq!(bucket.await_collections(cx, VB, cookie(2), timeout), Ok(false));
+    let seqno = bucket.vb_info(VB).unwrap().high_seqno;
+    let letters = |cx: &mut NodeContext| {
+        let mut letters = Vec::new();
+        cx.take_letters(true, &mut letters);
+        letters
+    };
+    bucket.acknowledge(cx, VB, "second", seqno - 1, 0);
+    bucket.acknowledge(cx, VB, "a-stranger", seqno, seqno);
+    assert_eq!((letters(cx), create("b")), (vec![], Err(ManifestError::Unacknowledged)));
+    bucket.acknowledge(cx, VB, "third", seqno, 0);
+    assert_eq!(letters(cx), [(cookie(2), Outcome::Persisted)]);
+    create("b").unwrap();
+    // In time, and not if the chains change.
+    assert_eq!(bucket.await_collections(cx, VB, cookie(3), timeout), Ok(false));
+    cx.now.mono_us += 10_000_001;
+    cx.ring_alarms();
+    assert_eq!(letters(cx), [(cookie(3), Outcome::Unpersisted)]);
+    assert_eq!(bucket.await_collections(cx, VB, cookie(4), timeout), Ok(false));
+    change(cx, None, &["us"]);
+    assert_eq!(letters(cx), [(cookie(4), Outcome::Persisted)]);
+    create("c").unwrap();
 }
 
 #[test]

@@ -1,11 +1,30 @@
 //! A bucket's scopes and collections: changes, and what there is in each.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-
-use serde_json::Value;
+use std::time::Duration;
 
 use super::{Bucket, attention};
 use crate::collections::{Collections, DEFAULT_ID, ForeignChange, Manifest, ManifestError};
+use crate::mailbox::Cookie;
+use crate::role::TERM_MOST;
+use crate::sync_writes::WaitedFor;
+use crate::topology::VbState;
+use crate::{KvError, ThreadContext, Unavailable, VbId};
+
+/// The vBucket whose active makes the changes: one is elected at a time.
+const DECIDING: VbId = VbId(0);
+
+/// What became of another node's manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Adopted {
+    /// It is in force here.
+    Taken,
+    /// The one that was here counts, or is the same.
+    Kept,
+    /// Copies have to begin anew before: ask again.
+    Waits,
+}
 
 impl Bucket {
     /// Returns the scopes and collections.
@@ -20,14 +39,71 @@ impl Bucket {
     }
 
     /// Changes the scopes and collections, durably if they are kept. Returns the manifest's uid. The documents of
-    /// a collection that is gone are reclaimed in the background.
+    /// a collection that is gone are reclaimed in the background. Refused on a node that is not the active of vBucket 0, and while a majority of some chain has yet to acknowledge the change before.
     pub fn change_collections(
         &self,
         f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError>,
     ) -> Result<u64, ManifestError> {
-        let (uid, drops) = self.collections().change(f, |manifest| self.keep_manifest(manifest))?;
+        let change = |manifest: &mut Manifest| {
+            if !self.has_default_roles() {
+                let awaits = |vb| self.vbucket(VbId(vb)).awaits_acknowledgement(manifest);
+                if !self.is_active(DECIDING) {
+                    return Err(ManifestError::NotActive);
+                }
+                if (0..self.vbuckets()).any(awaits) {
+                    return Err(ManifestError::Unacknowledged);
+                }
+            }
+            f(manifest)
+        };
+        let (uid, drops) = self.collections().change(change, |manifest| self.keep_manifest(manifest))?;
         self.note_manifest(drops);
         Ok(uid)
+    }
+
+    /// Returns true if a majority of each chain of a vBucket has acknowledged what has changed of the scopes and
+    /// collections, or no other node has to. If not, a letter says so as soon as it has, or that it has not in time.
+    pub fn await_collections(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        cookie: Cookie,
+        timeout: Duration,
+    ) -> Result<bool, KvError> {
+        if self.has_default_roles() || self.closed(vb).is_some() {
+            return Ok(true);
+        }
+        self.await_disk(cx, vb, (cookie, timeout), |locked| {
+            if !locked.sync_writes().is_some_and(|sync| sync.is_active_with_others()) {
+                return Ok(None);
+            }
+            locked.tell_changes();
+            let awaits = locked.awaits_acknowledgement(&self.collections().manifest());
+            Ok(locked.last_event().filter(|_| awaits).map(WaitedFor::Acknowledged))
+        })
+    }
+
+    /// The active of vBucket 0 has the manifest of its term.
+    pub(super) fn begin_term_of(&self, vb: VbId) {
+        if vb != DECIDING {
+            return;
+        }
+        let (state, term) = self.standing(vb);
+        if state == VbState::Active && term > 0 {
+            self.collections().begin_term(term);
+        }
+    }
+
+    /// Returns the name of the node that makes the changes, if that is another one and it is known.
+    pub fn collections_are_changed_by(&self) -> Option<Arc<str>> {
+        let mut active = None;
+        self.with_sync_writes(DECIDING, |sync| {
+            let first = || sync.role.topology.chains().first()?.first()?.as_deref().map(Arc::from);
+            if sync.role.state != VbState::Active {
+                active = sync.role.source.clone().or_else(first);
+            }
+        });
+        active
     }
 
     /// Makes a change that has led another node to the manifest of this uid.
@@ -41,11 +117,55 @@ impl Bucket {
         Ok(())
     }
 
-    /// Takes the manifest of another node, from the JSON that clients read, unless it is older.
-    pub fn adopt_collections(&self, json: &Value) -> Result<(), ManifestError> {
-        let drops = self.collections().adopt(json, |manifest| self.keep_manifest(manifest))?;
+    /// Takes the manifest of another node as a whole, unless the one that is here counts. Collections that it drops are
+    /// gone, with their documents.
+    ///
+    /// One that comes back was dropped here by a change that is lost, with documents that its active still has: the
+    /// copies that had them begin anew. That they are empty is on disk before the manifest is: otherwise a restart
+    /// would find copies that lack these documents, and look as if they were whole.
+    pub fn adopt_collections(
+        &self,
+        cx: &mut ThreadContext,
+        there: &Manifest,
+    ) -> Result<Adopted, ManifestError> {
+        if there.version().term > TERM_MOST {
+            return Err(ManifestError::Name("There is no such term"));
+        }
+        let Some(returned) = self.collections().returned_by(there) else { return Ok(Adopted::Kept) };
+        if !returned.is_empty() && !self.has_begun_anew(cx, &returned) {
+            return Ok(Adopted::Waits);
+        }
+        let drops = self.collections().adopt(there, |manifest| self.keep_manifest(manifest))?;
         self.note_manifest(drops);
-        Ok(())
+        Ok(Adopted::Taken)
+    }
+
+    /// Empties the copies that have been told of one of these collections. Returns true if that is on disk.
+    fn has_begun_anew(&self, cx: &mut ThreadContext, returned: &[u32]) -> bool {
+        let mut is_kept = true;
+        for vb in (0..self.vbuckets()).map(VbId) {
+            if let Some(why) = self.closed(vb) {
+                // What it has been told of is known once it is read.
+                is_kept &= why != Unavailable::WarmingUp;
+                continue;
+            }
+            let mut locked = self.lock(cx, vb);
+            if !locked.sync_writes().is_some_and(|sync| sync.is_copy()) {
+                continue;
+            }
+            if returned.iter().any(|id| locked.knows_collection(*id)) {
+                locked.empty_copy();
+            }
+            let is_empty = locked.high_seqno() == 0;
+            let is_on_disk = !locked.is_persistent() || locked.state_persisted() >= locked.state_version();
+            drop(locked);
+            cx.end_batch();
+            if is_empty && !is_on_disk {
+                self.hurry(vb);
+                is_kept = false;
+            }
+        }
+        is_kept
     }
 
     /// Writes a manifest, durably if it is kept.

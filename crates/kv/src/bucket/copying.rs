@@ -116,6 +116,12 @@ impl Locked<'_> {
         Err(NotCopied::Broken("a seqno does not follow the one before, or is not of the snapshot"))
     }
 
+    /// Empties a copy: what it gets next begins with seqno 1.
+    pub(super) fn empty_copy(&mut self) {
+        self.begin_anew();
+        self.set_copied(Copied { is_any: true, snapshot: (0, 0) });
+    }
+
     fn set_copied(&mut self, copied: Copied) {
         self.sync_writes_mut().copied = copied;
         self.note_state();
@@ -262,14 +268,14 @@ impl Bucket {
     pub fn copy_anew(&self, cx: &mut ThreadContext, vb: VbId, of: CopyOf<'_>) -> Result<(), NotCopied> {
         let mut locked = self.lock(cx, vb);
         locked.copied(of)?;
-        locked.begin_anew();
-        locked.set_copied(Copied { is_any: true, snapshot: (0, 0) });
+        locked.empty_copy();
         drop(locked);
         cx.end_batch();
         Ok(())
     }
 
-    /// Makes a change that the active has made. Returns true if something is prepared, which may be to be acknowledged.
+    /// Makes a change that the active has made. Returns true if there are prepares, or changes of the scopes and
+    /// collections, that may now need acknowledging.
     pub fn copy(
         &self,
         cx: &mut ThreadContext,
@@ -353,15 +359,18 @@ impl Bucket {
             Foreign::Abort { .. } | Foreign::Advanced(_) => locked.advance(seqno),
             Foreign::System { uid, change, .. } => locked.copy_event(seqno, change.event(*uid)),
         }
-        let has_prepares = locked.has_prepares();
+        // Of the snapshot's part that is here: acknowledged when all of it is.
+        let (start, _) = copied.snapshot;
+        let has_any = locked.has_prepares() || !locked.events_between(start, seqno).is_empty();
         drop(locked);
         if persists {
             self.hurry(vb);
         }
-        Ok(has_prepares)
+        Ok(has_any)
     }
 
-    /// Returns up to which seqno the active may count on this copy, if a prepare above `told` waits for that.
+    /// Returns up to which seqno the active may count on this copy, if a prepare, or a change of the scopes and
+    /// collections, above `told` waits for that.
     pub fn copy_acknowledgement(
         &self,
         cx: &mut ThreadContext,

@@ -11,6 +11,8 @@
 //! Deadlines: a vBucket's earliest deadline is armed with the thread that tracked it ([`ThreadContext::arm`]). A thread
 //! that finds nothing due goes back to sleep. In polling mode nothing is armed, and a thread visits every vBucket.
 
+use std::time::Duration;
+
 use wire::couchbase::frame_info::DurabilityLevel;
 
 use super::{Arithmetic, Bucket, LONGEST_NUMBER, count_entry, mutate_entry, watch::Attempt};
@@ -23,7 +25,9 @@ use crate::{Entry, Key, KvError, Meter, Mutated, Mutation, Place, ThreadContext,
 
 /// Timeout of a durable write for which the client names none.
 const TIMEOUT_DEFAULT_MS: u16 = 30_000;
-/// Most requests that wait for the disk, of one vBucket.
+/// How long requests wait for the disk.
+const DISK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most requests that wait for the disk, or for replicas, of one vBucket.
 const DISK_WAITS_MAX: usize = 4096;
 
 impl Locked<'_> {
@@ -220,6 +224,9 @@ impl Bucket {
         let mut locked = self.lock(cx, vb);
         f(&mut locked, &mut notices);
         locked.end_sync_writes(self.vb_uuid(vb), &mut notices);
+        if locked.sync_writes().is_some_and(|sync| !sync.disk_waits.is_empty()) {
+            locked.sync_writes_mut().acknowledged(&mut notices);
+        }
         let armed_s = locked.armed_s();
         drop(locked);
         self.expiry_entered(armed_s);
@@ -287,7 +294,7 @@ impl Bucket {
         seqno: u64,
         cookie: Cookie,
     ) -> Result<bool, KvError> {
-        self.await_disk(cx, vb, cookie, |locked| {
+        self.await_disk(cx, vb, (cookie, DISK_TIMEOUT), |locked| {
             if locked.persisted_seqno() >= seqno {
                 Ok(None)
             } else if locked.is_inactive() {
@@ -301,7 +308,7 @@ impl Bucket {
     /// Returns true if the promise is kept on disk not to accept anything of a lower term than a vBucket's. If not, a
     /// letter says so, as for [`Bucket::await_persistence`].
     pub fn await_promise(&self, cx: &mut ThreadContext, vb: VbId, cookie: Cookie) -> Result<bool, KvError> {
-        self.await_disk(cx, vb, cookie, |locked| {
+        self.await_disk(cx, vb, (cookie, DISK_TIMEOUT), |locked| {
             let version = locked.sync_writes().map_or(0, |sync| sync.term_version);
             let is_kept = !locked.is_persistent() || locked.state_persisted() >= version;
             Ok((!is_kept).then_some(WaitedFor::State(version)))
@@ -309,14 +316,15 @@ impl Bucket {
     }
 
     /// Waits for what `f` returns; there may be nothing to wait for.
-    fn await_disk(
+    pub(super) fn await_disk(
         &self,
         cx: &mut ThreadContext,
         vb: VbId,
-        cookie: Cookie,
-        f: impl FnOnce(&Locked<'_>) -> Result<Option<WaitedFor>, KvError>,
+        (cookie, timeout): (Cookie, Duration),
+        f: impl FnOnce(&mut Locked<'_>) -> Result<Option<WaitedFor>, KvError>,
     ) -> Result<bool, KvError> {
-        let deadline_us = cx.fresh_us() + u64::from(TIMEOUT_DEFAULT_MS) * 1000;
+        let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
+        let deadline_us = cx.fresh_us().saturating_add(timeout_us);
         let is_event_driven = cx.hub.timeout_mode() == TimeoutMode::EventDriven;
         let mut notices = Notices::default();
         let mut locked = self.lock(cx, vb);
@@ -324,17 +332,19 @@ impl Bucket {
         if self.is_gone() {
             return Err(KvError::BucketGone);
         }
-        let Some(until) = f(&locked)? else { return Ok(true) };
+        let Some(until) = f(&mut locked)? else { return Ok(true) };
         let sync = locked.sync_writes_mut();
         if sync.disk_waits.len() >= DISK_WAITS_MAX {
             return Err(KvError::NoMemory);
         }
-        sync.disk_waits.push(DiskWait { until, deadline_us, cookie });
+        sync.await_disk(DiskWait { until, deadline_us, cookie });
         if is_event_driven {
             notices.arm_us = sync.arm();
         }
         drop(locked);
-        self.hurry(vb);
+        if !matches!(until, WaitedFor::Acknowledged(_)) {
+            self.hurry(vb);
+        }
         self.notify(cx, vb, notices);
         Ok(false)
     }

@@ -64,6 +64,7 @@ impl Bucket {
         if waits {
             self.undecided.fetch_add(1, Relaxed);
         }
+        self.begin_term_of(vb);
     }
 
     /// Has a vBucket copied that can be used from now on.
@@ -211,6 +212,7 @@ impl Bucket {
         if is_missing {
             cx.hub.links.ring();
         }
+        self.begin_term_of(vb);
         changed
     }
 

@@ -1,12 +1,10 @@
 //! What another node has made of the scopes and collections: a change of its own, or all of them.
 
-use std::cell::Cell;
-
-use serde_json::Value;
+use std::collections::HashSet;
 
 use super::{
-    Change, Collection, Collections, DEFAULT_ID, Dropped, ID_MAX, Manifest, ManifestError, Scope,
-    SystemEvent, check_ttl,
+    COUNT_MAX, Change, Collection, Collections, DEFAULT, DEFAULT_ID, DROPS_MOST, Dropped, FIRST_ID, ID_MAX,
+    Manifest, ManifestError, Scope, SystemEvent, TTL_NEVER, check_name,
 };
 
 /// A change that another node has made, with what it takes to make it here.
@@ -104,42 +102,69 @@ impl Manifest {
         }
     }
 
-    /// Returns what another node has, from the JSON that clients read; `None` if that is none.
-    pub fn from_json(json: &Value) -> Option<Self> {
-        let mut manifest = Self::default();
-        manifest.adopt(json).map(|()| manifest)
+    /// Returns all of it, as only other nodes read it: with what was dropped, and with the ids that come next.
+    pub fn to_node_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Takes all of what another node has, from the JSON that clients read, with its ids; `None` if that is none.
-    fn adopt(&mut self, json: &Value) -> Option<()> {
-        let hex = |value: &Value, name| u64::from_str_radix(value.get(name)?.as_str()?, 16).ok();
-        let id = |value| u32::try_from(hex(value, "uid")?).ok().filter(|id| *id <= ID_MAX);
-        let name = |value: &Value| value.get("name")?.as_str().map(str::to_owned);
-        let since = |manifest: &Self, id: u32| manifest.of_id(id).map_or(0, |(_, one)| one.since);
-        let mut scopes = Vec::new();
-        for of in json.get("scopes")?.as_array()? {
-            let scope_id = id(of)?;
-            let mut collections = Vec::new();
-            for one in of.get("collections")?.as_array()? {
-                let id = id(one)?;
-                let max_ttl_s = check_ttl(one.get("maxTTL").and_then(Value::as_i64).unwrap_or(0)).ok()?;
-                let history = one.get("history").and_then(Value::as_bool).unwrap_or(false);
-                self.next_collection = self.next_collection.max(id + 1);
-                collections.push(Collection {
-                    id,
-                    name: name(one)?,
-                    max_ttl_s,
-                    history,
-                    since: since(self, id),
-                });
-            }
-            self.next_scope = self.next_scope.max(scope_id + 1);
-            let since = self.scopes.iter().find(|scope| scope.id == scope_id).map_or(0, |scope| scope.since);
-            scopes.push(Scope { id: scope_id, name: name(of)?, collections, since });
-        }
-        let has_default = scopes.iter().any(|scope| scope.id == DEFAULT_ID);
-        (self.scopes, self.uid) = (scopes, hex(json, "uid")?);
-        has_default.then_some(())
+    /// Returns what another node has; `None` if that is none.
+    pub fn from_node_json(text: &[u8]) -> Option<Self> {
+        let manifest: Self = serde_json::from_slice(text).ok()?;
+        manifest.is_sound().then_some(manifest)
+    }
+
+    /// Returns true if everything else may rely on it.
+    fn is_sound(&self) -> bool {
+        let (mut scopes, mut collections) = (HashSet::new(), HashSet::new());
+        let mut names = HashSet::new();
+        let is_id = |id: u32, next: u32| id == DEFAULT_ID || (FIRST_ID..=ID_MAX).contains(&id) && id < next;
+        let is_since = |since: u64, id: u32| since <= self.uid && (since > 0 || id == DEFAULT_ID);
+        let are_scopes = self.scopes.iter().all(|scope| {
+            let is_named = scope.id == DEFAULT_ID || check_name(&scope.name).is_ok();
+            is_named
+                && is_id(scope.id, self.next_scope)
+                && is_since(scope.since, scope.id)
+                && scopes.insert(scope.id)
+                && names.insert((&scope.name, None))
+        });
+        let are_collections = self.collections().all(|(scope, one)| {
+            let is_named = one.id == DEFAULT_ID || check_name(&one.name).is_ok();
+            is_named
+                && is_id(one.id, self.next_collection)
+                && is_since(one.since, one.id)
+                && i64::from(one.max_ttl_s) >= i64::from(TTL_NEVER)
+                && collections.insert(one.id)
+                && names.insert((&scope.name, Some(&one.name)))
+        });
+        let has_default = self.scopes.first().is_some_and(|scope| {
+            scope.id == DEFAULT_ID
+                && scope.name == DEFAULT
+                && scope.collections.iter().all(|one| one.id != DEFAULT_ID || one.name == DEFAULT)
+        });
+        let nexts = [self.next_scope, self.next_collection];
+        are_scopes
+            && are_collections
+            && has_default
+            && scopes.len() <= COUNT_MAX
+            && collections.len() <= COUNT_MAX
+            && self.drops.len() <= DROPS_MOST
+            && self.drops.iter().all(|drop| drop.since <= drop.event.uid && drop.event.uid <= self.uid)
+            && nexts.into_iter().all(|next| (FIRST_ID..=ID_MAX + 1).contains(&next))
+    }
+
+    /// Returns true if it replaces what is here: it counts, or it is the same for clients, with another past.
+    fn replaces(&self, here: &Self) -> bool {
+        self.supersedes(here)
+            || self.is_like(here) && (&self.drops, &self.scopes) != (&here.drops, &here.scopes)
+    }
+
+    /// Returns the collections that are here, and are not, or are others, in a manifest that this one replaces.
+    fn returned(&self, old: &Self) -> Vec<u32> {
+        let is_same = |scope: &Scope, one: &Collection| {
+            old.of_id(one.id).is_some_and(|(s, old)| (s.id, &old.name) == (scope.id, &one.name))
+        };
+        let named = self.collections().filter(|(_, one)| one.id != DEFAULT_ID);
+        named.filter(|(scope, one)| !is_same(scope, one)).map(|(_, one)| one.id).collect()
     }
 }
 
@@ -152,30 +177,147 @@ impl Collections {
         keep: impl FnOnce(&Manifest) -> std::io::Result<()>,
     ) -> Result<bool, ManifestError> {
         let f = |manifest: &mut Manifest| {
-            manifest.follow(uid, change);
-            manifest.uid = manifest.uid.max(uid);
+            // What led to an older one is in this one, or has been undone.
+            if uid >= manifest.uid {
+                manifest.follow(uid, change);
+                manifest.uid = uid;
+            }
             Ok(())
         };
         // A manifest whose changes are not all told yet has the uid of the one before.
         self.replace(|old| old.uid.max(uid), f, keep).map(|(_, drops)| drops)
     }
 
-    /// Takes the manifest of another node, unless it is older. Returns whether a collection is gone.
+    /// Returns the collections that another node's manifest would bring back; `None` if it does not replace what is
+    /// here.
+    pub(crate) fn returned_by(&self, there: &Manifest) -> Option<Vec<u32>> {
+        let here = self.manifest();
+        there.replaces(&here).then(|| there.returned(&here))
+    }
+
+    /// Takes the manifest of another node, unless the one that is here counts. Returns whether a collection is gone.
     pub(crate) fn adopt(
         &self,
-        json: &Value,
+        there: &Manifest,
         keep: impl FnOnce(&Manifest) -> std::io::Result<()>,
     ) -> Result<bool, ManifestError> {
-        let adopted = Cell::new(0);
         let f = |manifest: &mut Manifest| {
-            let mut other = manifest.clone();
-            other.adopt(json).ok_or(ManifestError::Name("It is no manifest"))?;
-            if other.uid >= manifest.uid {
-                *manifest = other;
+            if there.replaces(manifest) {
+                let mut new = there.clone();
+                // Ids that were given here, and are lost, are not given again.
+                new.next_scope = new.next_scope.max(manifest.next_scope);
+                new.next_collection = new.next_collection.max(manifest.next_collection);
+                *manifest = new;
             }
-            adopted.set(manifest.uid);
             Ok(())
         };
-        self.replace(|old| old.uid.max(adopted.get()), f, keep).map(|(_, drops)| drops)
+        self.replace_as_is(f, keep).map(|(_, drops)| drops)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Create(u8),
+        Drop(u8),
+        CreateScope(u8),
+        DropScope(u8),
+        Set(i32),
+        BeginTerm(u64),
+        /// The next steps are those of the other node.
+        Other,
+        /// This node hears of what the other one has.
+        Exchange,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..4u8).prop_map(Step::Create),
+            (0..4u8).prop_map(Step::Drop),
+            (0..3u8).prop_map(Step::CreateScope),
+            (0..3u8).prop_map(Step::DropScope),
+            (0..3).prop_map(Step::Set),
+            (0..6u64).prop_map(Step::BeginTerm),
+            Just(Step::Other),
+            Just(Step::Exchange),
+        ]
+    }
+
+    /// What a connection does: the copying node takes what counts, and sends what it has if that counts.
+    fn exchange(copy: &Collections, source: &Collections) {
+        let there = |of: &Collections| Manifest::from_node_json(of.manifest().to_node_json().as_bytes());
+        copy.adopt(&there(source).expect("a sound manifest"), |_| Ok(())).unwrap();
+        if copy.manifest().supersedes(&source.manifest()) {
+            source.adopt(&there(copy).expect("a sound manifest"), |_| Ok(())).unwrap();
+        }
+    }
+
+    proptest! {
+        /// Whatever two nodes have made of it, also without any rule about who may: there is always one that counts.
+        #[test]
+        fn one_exchange_makes_both_ends_equal(steps in proptest::collection::vec(step(), 1..60)) {
+            let nodes = [0, 1].map(|_| Collections::new(Manifest::default()));
+            let mut at = 0;
+            for step in steps {
+                let change = |manifest: &mut Manifest| match step {
+                    Step::Create(name) => {
+                        let scope = manifest.scopes.last().map(|scope| scope.name.clone()).unwrap_or_default();
+                        manifest.add_collection(&scope, &format!("c{name}"), 0, false)
+                    }
+                    Step::Drop(name) => manifest.remove_collection(DEFAULT, &format!("c{name}")),
+                    Step::CreateScope(name) => manifest.add_scope(&format!("s{name}")),
+                    Step::DropScope(name) => manifest.remove_scope(&format!("s{name}")),
+                    Step::Set(ttl) => manifest.set_collection(DEFAULT, DEFAULT, Some(ttl.into()), None),
+                    Step::BeginTerm(_) | Step::Other | Step::Exchange => Ok(()),
+                };
+                let _what_is_there_or_not = nodes[at].change(change, |_| Ok(()));
+                match step {
+                    Step::BeginTerm(term) => nodes[at].begin_term(term),
+                    Step::Other => at = 1 - at,
+                    Step::Exchange => exchange(&nodes[at], &nodes[1 - at]),
+                    _ => {}
+                }
+            }
+            let higher = nodes.iter().map(|node| node.manifest().version()).max();
+            exchange(&nodes[0], &nodes[1]);
+            let [first, second] = nodes.each_ref().map(|node| node.manifest());
+            prop_assert_eq!(first.to_json(), second.to_json());
+            prop_assert_eq!(&first.drops, &second.drops);
+            prop_assert_eq!((Some(first.version()), Some(second.version())), (higher, higher));
+            // And there is nothing more to do.
+            prop_assert!(nodes[0].returned_by(&second).is_none() && nodes[1].returned_by(&first).is_none());
+            for (id, is_there) in (1..200).map(|id| (id, first.of_id(id).is_some())) {
+                prop_assert_eq!((nodes[0].has(id), nodes[1].has(id)), (is_there, is_there));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_manifest_is_not_taken() {
+        let mut manifest = Manifest::default();
+        manifest.add_scope("s").unwrap();
+        manifest.add_collection("s", "c", 0, false).unwrap();
+        let collections = Collections::new(manifest);
+        let text = collections.manifest().to_node_json();
+        assert!(Manifest::from_node_json(text.as_bytes()).is_some());
+        for (part, other) in [
+            (r#""id":8,"name":"c""#, r#""id":9,"name":"c""#),
+            (r#""id":8,"name":"c""#, r#""id":1,"name":"c""#),
+            (r#""id":8,"name":"c""#, r#""id":8,"name":"""#),
+            (r#""id":8,"name":"s""#, r#""id":8,"name":"_default""#),
+            (r#""next_collection":9"#, r#""next_collection":4194241"#),
+            (r#""max_ttl_s":0"#, r#""max_ttl_s":-2"#),
+            (r#""since":2"#, r#""since":3"#),
+            (r#""uid":2"#, r#""uid":-1"#),
+        ] {
+            let changed = text.replacen(part, other, 1);
+            assert_ne!(changed, text, "{part}");
+            assert!(Manifest::from_node_json(changed.as_bytes()).is_none(), "{other}");
+        }
     }
 }

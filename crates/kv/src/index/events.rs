@@ -6,8 +6,8 @@
 //! A consumer has to hear of a collection before it gets a document of it. So a change gets its seqno here before the
 //! next document of a named collection does; or when somebody follows, and then soon after it is made.
 
-use super::vbucket::Locked;
-use crate::collections::{Change, DEFAULT_ID, DROPS_MOST, SystemEvent};
+use super::vbucket::{Locked, State, VBucket};
+use crate::collections::{Change, DEFAULT_ID, DROPS_MOST, Manifest, SystemEvent};
 
 /// A change and its seqno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,9 +46,45 @@ impl Events {
     }
 }
 
+impl VBucket {
+    /// Returns true if another node is in a chain of this active, and a majority has not acknowledged the last change
+    /// of a manifest yet.
+    pub(crate) fn awaits_acknowledgement(&self, manifest: &Manifest) -> bool {
+        self.state.lock().awaits_acknowledgement(manifest)
+    }
+}
+
+impl State {
+    fn awaits_acknowledgement(&self, manifest: &Manifest) -> bool {
+        let Some(rare) = &self.rare else { return false };
+        let sync = rare.sync_writes.as_ref().filter(|sync| sync.is_active_with_others());
+        let Some(sync) = sync else { return false };
+        let (told_uid, last) = rare.events.as_ref().map_or((0, None), |told| (told.uid, told.list.last()));
+        let has_all = told_uid == manifest.uid || manifest.events_after(told_uid).is_empty();
+        !has_all || last.is_some_and(|told| !sync.monitor.is_acknowledged(told.seqno))
+    }
+}
+
 impl Locked<'_> {
     fn told(&self) -> Option<&Events> {
         self.state.rare.as_ref()?.events.as_deref()
+    }
+
+    /// Returns the seqno of the last change.
+    pub(crate) fn last_event(&self) -> Option<u64> {
+        self.told()?.list.last().map(|told| told.seqno)
+    }
+
+    /// Returns true if this vBucket has been told of a collection.
+    pub(crate) fn knows_collection(&self, id: u32) -> bool {
+        let creates =
+            |told: &Told| (told.event.what, told.event.collection) == (Change::CreateCollection, id);
+        self.told().is_some_and(|told| told.list.iter().any(creates))
+    }
+
+    /// See [`VBucket::awaits_acknowledgement`].
+    pub(crate) fn awaits_acknowledgement(&self, manifest: &Manifest) -> bool {
+        self.state.awaits_acknowledgement(manifest)
     }
 
     /// Returns the changes that have a seqno.
@@ -91,10 +127,13 @@ impl Locked<'_> {
     #[cold]
     fn tell_changes_since(&mut self, told_uid: u64) {
         let manifest = self.memory.resources.collections.manifest();
-        if manifest.uid <= told_uid {
+        if manifest.uid == told_uid {
             return;
         }
         let mut events = self.events();
+        // After one that was lost, with changes that have no event.
+        let last_uid = || events.list.last().map_or(0, |told| told.event.uid);
+        let told_uid = if told_uid > manifest.uid { last_uid() } else { told_uid };
         let mut forgotten =
             (0 < told_uid && told_uid < manifest.forgotten_uid()).then_some(self.state.high_seqno);
         for event in manifest.events_after(told_uid) {

@@ -137,13 +137,17 @@ impl Locked<'_> {
     /// Returns up to which seqno, at most `most`, all prepares are as durable here as their levels demand, if any of
     /// those above `told` is.
     pub(crate) fn acknowledgeable(&self, told: u64, most: u64) -> Option<u64> {
-        let prepares = self.state.rare.as_ref()?.prepares.as_ref()?;
+        let prepares = self.state.rare.as_ref().and_then(|rare| rare.prepares.as_ref());
+        let above = |seqno: u64| {
+            let by_seqno = prepares.map(|prepares| &prepares.by_seqno);
+            let first = by_seqno.map_or(0, |by_seqno| by_seqno.partition_point(|one| one.seqno <= seqno));
+            by_seqno.into_iter().flat_map(move |by_seqno| by_seqno.iter().skip(first))
+        };
         let persisted_seqno = if self.is_persistent() { self.persisted_seqno() } else { u64::MAX };
-        let is_lacking = |one: &&Prepared| one.level == PERSIST_TO_MAJORITY && one.seqno > persisted_seqno;
-        let first_lacking = prepares.by_seqno.iter().find(is_lacking).map_or(u64::MAX, |one| one.seqno);
-        let upto = most.min(first_lacking - 1);
-        let first = prepares.by_seqno.partition_point(|one| one.seqno <= told);
-        prepares.by_seqno.get(first).is_some_and(|one| one.seqno <= upto).then_some(upto)
+        let first_lacking = above(persisted_seqno).find(|one| one.level == PERSIST_TO_MAJORITY);
+        let upto = most.min(first_lacking.map_or(u64::MAX, |one| one.seqno - 1));
+        let is_prepared = above(told).next().is_some_and(|one| one.seqno <= upto);
+        (is_prepared || !self.events_between(told, upto).is_empty()).then_some(upto)
     }
 
     /// Returns the first prepared writes above `after` in seqno order.

@@ -9,9 +9,10 @@
 mod producer;
 mod shown;
 
+use kv::collections::{Manifest, ManifestError};
 use kv::follow::{Position, Refused};
 use kv::users::roles::Rights;
-use kv::{Bucket, BucketKind, NodeContext, VbId, VbState};
+use kv::{Adopted, Bucket, BucketKind, NodeContext, VbId, VbState};
 use wire::binary::{Request, Status};
 use wire::couchbase::{Feature, FrameInfos};
 use wire::dcp::message::MarkerForm;
@@ -29,6 +30,8 @@ const STREAM_RIGHTS: Rights = Rights::READ.and(Rights::SYSTEM_ATTRIBUTES);
 const NOOP_INTERVAL_S: std::ops::RangeInclusive<u64> = 1..=10_800;
 /// The names of replicas' connections begin with this.
 pub(super) const REPLICATION: &str = "replication:";
+/// Name of the setting with which a node that copies sends scopes and collections that supersede those of the active.
+pub(super) const NEWER_MANIFEST: &[u8] = b"dormouse_manifest";
 /// Most streams of a vBucket on a connection: each is visited by every write.
 const STREAMS_MOST: usize = 64;
 /// Longest name of a consumer.
@@ -101,14 +104,41 @@ pub(super) fn control(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let has_snappy = peer.couchbase.features.has(Feature::SNAPPY);
+    if request.key == NEWER_MANIFEST && is_of_node(peer) {
+        return take_manifest(peer, answer, body, cx, out);
+    }
     let Some(producer) = producer(peer, answer, out) else { return };
     let result = match std::str::from_utf8(body) {
         _ if !request.extras.is_empty() => Err(Refusal::invalid("The request must not have extras")),
         Ok(value) => set(producer, request.key, value, has_snappy).map(|()| producer.note_settings()),
         Err(_) => Err(Refusal::invalid("The value must be text")),
+    };
+    settle(answer, result, out);
+}
+
+/// Returns true if the peer is another node, which copies from this one and may change the bucket.
+pub(super) fn is_of_node(peer: &Peer) -> bool {
+    let producer = peer.couchbase.producer.as_ref();
+    producer.is_some_and(|producer| producer.is_of_node()) && peer.may_everywhere(Rights::BUCKET)
+}
+
+/// A node that copies from this one has scopes and collections that supersede those here.
+fn take_manifest(peer: &Peer, answer: &Answer, body: &[u8], cx: &mut NodeContext, out: &mut Output) {
+    let Some(bucket) = super::selected(peer, answer, out) else { return };
+    let adopted = Manifest::from_node_json(body).map(|there| bucket.adopt_collections(cx, &there));
+    let result = match adopted {
+        Some(Ok(Adopted::Taken | Adopted::Kept)) => {
+            cx.node.note_map_change();
+            Ok(())
+        }
+        Some(Ok(Adopted::Waits) | Err(ManifestError::Unkept(_))) => {
+            Err(Refusal(Status::ETMPFAIL, "The manifest cannot be taken yet"))
+        }
+        Some(Err(_)) | None => Err(Refusal::invalid("The value must be a manifest, as nodes have it")),
     };
     settle(answer, result, out);
 }

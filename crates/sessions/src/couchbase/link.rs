@@ -11,6 +11,7 @@
 mod ahead;
 mod foreign;
 mod handshake;
+mod manifest;
 mod refill;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,19 +19,17 @@ use std::sync::Arc;
 
 use foreign::foreign;
 use handshake::Phase;
-use kv::collections::ForeignChange;
 use kv::copier::Copier;
-use kv::copying::CopyWanted;
-use kv::copying::{CopyOf, Foreign, NotCopied};
+use kv::copying::{CopyOf, CopyWanted, NotCopied};
 use kv::follow::Position;
 use kv::replication::Replication;
 use kv::role::TERM_MOST;
 use kv::terms::Terms;
 use kv::{Bucket, NodeContext, RoleChange, VbId, VbState};
+use manifest::There;
 use refill::Refills;
 use serde_json::Value;
 use wire::binary::{self, Asked, HEADER_LEN, Header, Magic, Opcode, Request, Status};
-use wire::couchbase::collection_id;
 use wire::dcp::{Message, StreamRequest, stream_request};
 
 /// Bytes that the other node may send before it hears that they were processed.
@@ -110,8 +109,8 @@ pub struct Link {
     retries: BTreeSet<(u64, u16)>,
     refusals: BTreeMap<u16, Refusals>,
     refills: Refills,
-    /// The collections that the other node has, and the version of its manifest.
-    collections: (BTreeSet<u32>, u64),
+    /// The scopes and collections that the other node has.
+    there: There,
     /// VBuckets of which something is to be acknowledged, maybe.
     touched: BTreeSet<u16>,
     /// Bytes processed and not told.
@@ -150,7 +149,7 @@ impl Link {
             retries: BTreeSet::new(),
             refusals: BTreeMap::new(),
             refills: Refills::default(),
-            collections: Default::default(),
+            there: There::default(),
             touched: BTreeSet::new(),
             processed: 0,
             heard_ms: cx.now.mono_ms(),
@@ -448,6 +447,11 @@ impl Link {
                 Opcode::DCP_STREAM_REQ => return self.take_refusal(header.opaque, status, value, cx),
                 // A stream that had ended already, or been closed.
                 Opcode::DCP_CLOSE_STREAM | Opcode::DCP_SEQNO_ACKNOWLEDGED => return Ok(()),
+                Opcode::COLLECTIONS_GET_MANIFEST if status == Status::SUCCESS => {
+                    return self.take_manifest(value, cx);
+                }
+                // It has taken the scopes and collections that are here, or will be asked again.
+                Opcode::DCP_CONTROL => return Ok(()),
                 _ => {}
             }
         }
@@ -479,6 +483,7 @@ impl Link {
 
     /// Asks for the stream of a vBucket from a position on.
     fn ask_for(&mut self, vb: u16, wanted: CopyWanted, position: Position) {
+        self.ask_manifest_for(vb, wanted.term);
         let takeover = if wanted.takes_over { stream_request::flags::TAKEOVER } else { 0 };
         let request = StreamRequest {
             flags: stream_request::flags::ACTIVE_ONLY | takeover,
@@ -512,6 +517,13 @@ impl Link {
         cx: &mut NodeContext,
     ) -> Result<(), Stop> {
         let Some(vb) = self.asked(opaque) else { return Ok(()) };
+        let Some(term) = self.streams.get(&vb).map(|copying| copying.term) else { return Ok(()) };
+        if self.there.is_older_than(vb, term) {
+            // It has become the active after it was asked for its manifest.
+            self.close_stream(vb, cx);
+            self.retry(vb, cx);
+            return Ok(());
+        }
         let terms_bytes =
             extras.first_chunk().map_or(0, |count| usize::from(u16::from_be_bytes(*count))) * 16;
         let (log, terms) =
@@ -677,32 +689,6 @@ impl Link {
             }
             Err(NotCopied::Later) => Err(Stop::Later),
             Err(NotCopied::Broken(why)) => Err(Stop::Broken(why.to_owned())),
-        }
-    }
-
-    /// Keeps account of the collections that the other node has. A document of one of these that is not here would be
-    /// lost: collections were dropped here that are still there.
-    fn check_collection(&mut self, foreign: &Foreign<'_>) -> Result<(), Stop> {
-        match foreign {
-            Foreign::System { uid, change, .. } if *uid > self.collections.1 => {
-                let (ids, at) = &mut self.collections;
-                *at = *uid;
-                match change {
-                    ForeignChange::CreateCollection { id, .. } => drop(ids.insert(*id)),
-                    ForeignChange::DropCollection { id, .. } => drop(ids.remove(id)),
-                    ForeignChange::CreateScope { .. } | ForeignChange::DropScope { .. } => {}
-                }
-                Ok(())
-            }
-            Foreign::Version(version) => {
-                let id = collection_id::split(version.stored_key).map_or(0, |(id, _)| id);
-                if id == 0 || self.copier.bucket().has_collection(id) || !self.collections.0.contains(&id) {
-                    return Ok(());
-                }
-                let why = "was dropped here, and is still there";
-                Err(Stop::Broken(format!("collection {id:#x} {why}: see docs/replication.md")))
-            }
-            _ => Ok(()),
         }
     }
 

@@ -5,15 +5,18 @@ use wire::binary::{Request, Status};
 
 use super::super::{Output, Peer};
 use super::answer::Answer;
-use super::{denied, selected};
+use super::{dcp, denied, selected};
 
-/// COLLECTIONS_GET_MANIFEST.
+/// COLLECTIONS_GET_MANIFEST. A node that copies gets all of it.
 pub(super) fn get(peer: &Peer, answer: &Answer, is_bare: bool, out: &mut Output) {
     if !is_bare {
         return answer.not_bare(out);
     }
     let Some(bucket) = selected(peer, answer, out) else { return };
     let manifest = bucket.collections().manifest();
+    if dcp::is_of_node(peer) {
+        return answer.json(Status::SUCCESS, &manifest.to_node_json(), out);
+    }
     let visible = manifest.visible(|place| peer.may_know(place));
     answer.json(Status::SUCCESS, &visible.to_json().to_string(), out);
 }

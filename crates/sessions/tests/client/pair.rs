@@ -21,6 +21,7 @@ fn named(node: &Node, name: &str) {
         node: Some(name.into()),
         user: "Administrator".into(),
         password: "password".into(),
+        uses_tls: false,
         peers: Vec::new(),
     });
 }

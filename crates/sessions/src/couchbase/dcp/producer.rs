@@ -25,6 +25,7 @@ use wire::dcp::{Filter, Message, Place, open};
 use wire::snappy;
 
 use super::super::super::Output;
+use super::REPLICATION;
 use super::shown::{Showing, Shown};
 
 /// Most bytes of one stream before others get their turn, and most turns before other connections do.
@@ -201,6 +202,11 @@ impl Producer {
     /// Returns the ticket of the letters that say that there is news.
     pub(crate) fn ticket(&self) -> u64 {
         self.news.cookie().ticket
+    }
+
+    /// Returns true if its consumer is another node, which copies.
+    pub(crate) fn is_of_node(&self) -> bool {
+        self.consumer.name.starts_with(REPLICATION.as_bytes())
     }
 
     /// Returns true if another connection has taken its name.

@@ -1,8 +1,6 @@
 //! What a connection to another node asks for until streams can be.
 
 use kv::NodeContext;
-use kv::collections::Manifest;
-use serde_json::Value;
 use wire::binary::{Asked, Opcode, Status};
 use wire::couchbase::Feature;
 use wire::dcp::{Open, open};
@@ -60,6 +58,10 @@ impl Link {
         if !is_next {
             let text = String::from_utf8_lossy(value.get(..value.len().min(200)).unwrap_or_default());
             return Err(format!("it answers {opcode:?} with {status:?} {text}").into());
+        }
+        if opcode == Opcode::COLLECTIONS_GET_MANIFEST && matches!(self.phase, Phase::Manifest) {
+            // It may have to be taken later: the phase stays until then.
+            self.take_manifest(value, cx)?;
         }
         self.phase = match (std::mem::replace(&mut self.phase, Phase::New), opcode) {
             (Phase::Hello, Opcode::HELLO) => {
@@ -121,12 +123,11 @@ impl Link {
                 Phase::Controls(controls.len())
             }
             (Phase::Controls(1), Opcode::DCP_CONTROL) => {
-                self.ask(Opcode::COLLECTIONS_GET_MANIFEST, &Asked::default());
+                self.ask_manifest();
                 Phase::Manifest
             }
             (Phase::Controls(left), Opcode::DCP_CONTROL) => Phase::Controls(left - 1),
             (Phase::Manifest, Opcode::COLLECTIONS_GET_MANIFEST) => {
-                self.take_manifest(value)?;
                 self.ready_ms = Some(cx.now.mono_ms());
                 // From now on news are looked after.
                 self.has_news = true;
@@ -134,27 +135,6 @@ impl Link {
             }
             _ => return Err(format!("it answers {opcode:?}, which was not asked").into()),
         };
-        Ok(())
-    }
-
-    /// Takes the scopes and collections of the other node, unless they are those of another bucket.
-    fn take_manifest(&mut self, json: &[u8]) -> Result<(), Stop> {
-        let manifest: Value =
-            serde_json::from_slice(json).map_err(|_| "its manifest is no JSON".to_owned())?;
-        let there = Manifest::from_json(&manifest).ok_or_else(|| "its manifest is none".to_owned())?;
-        let bucket = self.copier.bucket();
-        let here = bucket.collections().manifest();
-        for (scope, one) in there.collections() {
-            let other = here.of_id(one.id).filter(|(s, c)| (s.id, &c.name) != (scope.id, &one.name));
-            if let Some((_, other)) = other {
-                let (id, name, here) = (one.id, &one.name, &other.name);
-                let why = format!("collection {id:#x} is {name:?} there, and {here:?} here");
-                return Err(format!("{why}: the bucket is not the same one").into());
-            }
-        }
-        bucket.adopt_collections(&manifest).map_err(|error| error.to_string())?;
-        let ids = there.collections().map(|(_, one)| one.id).collect();
-        self.collections = (ids, there.uid);
         Ok(())
     }
 }

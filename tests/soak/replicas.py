@@ -165,7 +165,8 @@ class Soak:
                 # A majority must have promised before one of them is chosen: what is acknowledged later is of the new term.
                 for other in others:
                     self.cluster.set_role(other, (vb, vb), source="", term=self.term)
-                best = max(others, key=lambda other: self.role(other, vb)["complete_seqno"])
+                rank = lambda role: (role["history_term"], role["complete_seqno"])
+                best = max(others, key=lambda other: rank(self.role(other, vb)))
                 self.assign(vb, best, without=name)
 
     def back(self, name):

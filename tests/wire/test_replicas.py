@@ -266,13 +266,16 @@ def test_a_term_is_not_lowered_and_outlives_a_restart(pair, kind):
         assert client.set(b"durable", level=1, timeout_ms=300).status == AMBIGUOUS
         assert client.set(b"durable", level=1, timeout_ms=300, vb=VB + 1).status == SUCCESS
         assert pair.content("n2", VB) == {}
-        pair.set_role("n1", (VB, VB), term=10)
+        # Without the state it would promise not to be the active.
+        pair.set_role("n1", (VB, VB), state="active", term=10)
         assert client.set(b"more", level=1).status == SUCCESS
         pair.assert_equal("n1", "n2", [VB])
 
 
 def test_a_replica_learns_a_higher_term_from_its_source(pair):
     pair.set_role("n1", (VB, VB), term=5)
+    assert pair.role("n1", VB)["state"] == "pending"
+    pair.set_role("n1", (VB, VB), state="active")
     with Client(pair["n1"]) as client:
         assert client.set(b"durable", level=1).status == SUCCESS
     assert pair.role("n2", VB)["term"] == 5

@@ -120,7 +120,11 @@ impl RoleChange {
         if term > TERM_MOST {
             return Err(RoleError::TermMost);
         }
-        let state = self.state.unwrap_or(before.state);
+        let state = match before.state {
+            // It promises not to be the active of its term any more, and is not made that of the new one.
+            VbState::Active if term > before.term => self.state.unwrap_or(VbState::Pending),
+            state => self.state.unwrap_or(state),
+        };
         let copies = matches!(state, VbState::Replica | VbState::Pending);
         let source = match self.source {
             Some(Some(_)) if !copies => return Err(RoleError::Source),

@@ -311,6 +311,9 @@ impl Bucket {
             if end < locked.high_seqno() || start > locked.high_seqno() {
                 return Err(NotCopied::Broken("a snapshot does not follow what there is"));
             }
+            if locked.high_seqno() == 0 {
+                locked.note_filled(end);
+            }
             // What is missing of the one before is missing still.
             let (first, last) = copied.snapshot;
             let start = if locked.high_seqno() < last { start.min(first) } else { start };

@@ -175,6 +175,14 @@ impl Locked<'_> {
         self.note_state();
     }
 
+    /// Notes that everything up to a seqno comes from a source that may have forgotten deletions: a follower that is below
+    /// it may have missed them.
+    pub(crate) fn note_filled(&mut self, end: u64) {
+        let durable = self.durable();
+        durable.purged_seqno = durable.purged_seqno.max(end);
+        self.note_state();
+    }
+
     /// Skips a seqno, so that whoever has everything notices that something may be gone without one.
     pub(crate) fn skip_seqno(&mut self) {
         if !self.leaves_ends() && self.state.high_seqno > 0 {

@@ -330,7 +330,7 @@ class Handshakes(Mix):
         super().__init__(home, limit, group)
 
     def load(self, clients, seed):
-        address = servers.split_address(self.nodes[0].endpoints["tls"]["kv"][0]["address"])
+        address = servers.split_address(self.nodes[0].endpoints["tls"]["kv"])
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 

@@ -50,7 +50,7 @@ pub use compaction::{Aim, Step, Verdict};
 pub use damage::{Damage, Part, Spoils};
 pub use dump::{Dumped, dump};
 pub use ordered::{SHOWN_MOST, Wanted};
-pub use reader::{ReadError, Reader};
+pub use reader::{Found, ReadError, Reader, WHOLE_RUN_BYTES};
 pub use record::{Kind, Record};
 pub use recovery::Opened;
 pub use replay::Replayed;

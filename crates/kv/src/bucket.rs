@@ -661,6 +661,16 @@ impl Bucket {
         self.take_large(cx, index::large_value_offset(index::stored_key_len(key)), value_len)
     }
 
+    /// As [`Bucket::prepare_large`], for a key that has its collection id already.
+    pub(crate) fn prepare_stored(
+        &self,
+        cx: &mut ThreadContext,
+        stored_key_len: usize,
+        value_len: usize,
+    ) -> Result<LargeItem, KvError> {
+        self.take_large(cx, index::large_value_offset(stored_key_len), value_len)
+    }
+
     /// Copies a large value into memory with room for `value_len` bytes, within the budget.
     pub fn grow_large(
         &self,

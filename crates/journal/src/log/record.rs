@@ -174,6 +174,19 @@ impl<'a> Record<'a> {
         if checksum(origin.seed(offset), bytes.get(CHECKSUM_BYTES..)?) != header.checksum {
             return None;
         }
+        Self::of(&header, bytes)
+    }
+
+    /// Decodes a record whose value lies apart from what precedes it. The result has no value of its own.
+    pub(super) fn decode_apart(front: &'a [u8], value: &[u8], origin: Origin, offset: u64) -> Option<Self> {
+        let header = RecordHeader::read(front)?;
+        let is_whole = header.record_bytes() == (front.len() + value.len()) as u64;
+        let sum = checksum(checksum(origin.seed(offset), front.get(CHECKSUM_BYTES..)?), value);
+        if is_whole && sum == header.checksum { Self::of(&header, front) } else { None }
+    }
+
+    /// The record whose encoding was checked.
+    fn of(header: &RecordHeader, bytes: &'a [u8]) -> Option<Self> {
         let kind = Kind::from_byte(header.kind_byte & !COMMITTED_BIT)?;
         let mut fields = Fields(bytes.get(10..)?);
         let (datatype, level, flags, expiry) = (fields.u8(), fields.u8(), fields.u32(), fields.u32());

@@ -49,6 +49,8 @@ CLIENTS = 4
 LONGEST = 20 * MEBIBYTE
 SUBDOCUMENT_BYTES = 14 * MEBIBYTE
 VBUCKETS = 1024
+# How often `--explain` asks in a run.
+EXPLAINED_MOST = 8
 # Keys of one load: with the longest values several times what fits.
 KEYS = 24
 ALLOWED = {SUCCESS, NOT_FOUND, TOO_BIG, INVALID, NO_MEMORY, TEMPORARY_FAILURE, subdocument.MULTI_FAILURE}
@@ -330,7 +332,7 @@ class Handshakes(Mix):
         super().__init__(home, limit, group)
 
     def load(self, clients, seed):
-        address = servers.split_address(self.nodes[0].endpoints["tls"]["kv"])
+        address = servers.split_address(self.nodes[0].endpoints["tls"]["kv"][0])
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 
@@ -438,10 +440,21 @@ def where(node):
     if status != 200:
         return f"/memory: {status}"
     parts = [(one["bytes"], one.get("name", "?")) for part in json.loads(body)["parts"] for one in part.get("parts", [part])]
-    return ", ".join(f"{name} {size / MEBIBYTE:.0f}" for size, name in sorted(parts, reverse=True)[:6])
+    return ", ".join(f"{name} {size / MEBIBYTE:.0f}" for size, name in sorted(parts, reverse=True)[:8])
 
 
-def run(name, limit, seconds, seed, group_below=None):
+def explain(node, limit, clients):
+    """Until the clients' time is over: where the bytes are at moments above the bound."""
+    shown = 0
+    while not clients.over() and node.alive() and shown < EXPLAINED_MOST:
+        if resident_bytes(node) > bound(limit):
+            shown += 1
+            print(f"{'':24} above the bound: {resident_bytes(node) / MEBIBYTE:.0f} MiB, a moment later: {where(node)}", flush=True)
+            time.sleep(0.1)
+        time.sleep(LOOK_S)
+
+
+def run(name, limit, seconds, seed, group_below=None, explains=False):
     """One run; returns the problems."""
     problems = []
     group = Group(group_below, limit) if group_below else None
@@ -452,6 +465,8 @@ def run(name, limit, seconds, seed, group_below=None):
             looking = Looking(mix.nodes)
             clients = Clients(seconds)
             mix.load(clients, seed)
+            for node in mix.nodes if explains else ():
+                threading.Thread(target=explain, args=(node, limit, clients), daemon=True).start()
             clients.join()
             time.sleep(SETTLE_S)
             problems += clients.problems[:5]
@@ -494,13 +509,14 @@ def main(arguments):
     parser.add_argument("--runs", type=int, default=1, help="runs of each mix at each limit")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000_000))
     parser.add_argument("--group", help="a directory of a memory controller: run the nodes in a control group below it")
+    parser.add_argument("--explain", action="store_true", help="ask a node where its bytes are while it is above the bound")
     options = parser.parse_args(arguments)
     print(f"limits: seed {options.seed}")
     problems = []
     for number in range(options.runs):
         for limit_mib in options.limit_mib or [64]:
             for name in options.mix or MIXES:
-                problems += run(name, limit_mib * MEBIBYTE, options.seconds, options.seed + number, options.group)
+                problems += run(name, limit_mib * MEBIBYTE, options.seconds, options.seed + number, options.group, options.explain)
     for text in problems:
         print(f"PROBLEM: {text}")
     print("limits: " + (f"{len(problems)} problems" if problems else "held"))

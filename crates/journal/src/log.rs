@@ -49,7 +49,7 @@ pub use buffer::Buffer;
 pub use compaction::{Aim, Step, Verdict};
 pub use damage::{Damage, Part, Spoils};
 pub use dump::{Dumped, dump};
-pub use ordered::{SHOWN_MOST, Wanted};
+pub use ordered::{Place, SHOWN_MOST, Wanted};
 pub use reader::{Found, ReadError, Reader, WHOLE_RUN_BYTES};
 pub use record::{Kind, Record};
 pub use recovery::Opened;

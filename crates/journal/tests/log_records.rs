@@ -3,7 +3,9 @@
 
 mod log;
 
-use journal::log::{Buffer, Identity, Kind, OpenError, Options, ReadError, Record, Shard, WHOLE_RUN_BYTES, verify};
+use journal::log::{
+    Buffer, Identity, Kind, OpenError, Options, ReadError, Record, Shard, WHOLE_RUN_BYTES, verify,
+};
 use journal::{Disk, RealDisk, SimulatedDisk, Survival};
 use log::{DIRECTORY, IDENTITY, OPTIONS, Owned, commit, document, open, open_with, replay, tombstone};
 use std::path::Path;
@@ -74,7 +76,8 @@ fn a_long_value_is_read_to_where_it_is_wanted() {
     let disk = SimulatedDisk::new();
     let mut shard = open(&disk).shard;
     let (mut buffer, mut bytes) = (Buffer::new(1 << 16), Vec::new());
-    let values = [3 << 20, 5, 1 << 20, 300_000, 40_000, 0].map(|length| vec![b'a' + (length % 23) as u8; length]);
+    let values =
+        [3 << 20, 5, 1 << 20, 300_000, 40_000, 0].map(|length| vec![b'a' + (length % 23) as u8; length]);
     let records: Vec<_> =
         values.iter().enumerate().map(|(at, value)| (3, document(1 + at as u64, b"key", value))).collect();
     commit(&mut shard, &mut buffer, &records).unwrap();
@@ -100,19 +103,26 @@ fn damage_in_a_long_value_is_noticed() {
     let disk = SimulatedDisk::new();
     let mut shard = open(&disk).shard;
     let value = vec![7; 1 << 20];
-    let records = [(3, document(1, b"key", &value)), (3, document(2, b"other", &value))];
+    let records = [(3, document(1, b"key", &value)), (3, document(5, b"other", &value))];
     commit(&mut shard, &mut Buffer::new(1 << 16), &records).unwrap();
-    let path = disk.names().into_iter().find(|path| disk.read(path).is_some_and(|bytes| bytes.len() > 2 << 20)).unwrap();
+    let path = disk
+        .names()
+        .into_iter()
+        .find(|path| disk.read(path).is_some_and(|bytes| bytes.len() > 2 << 20))
+        .unwrap();
     assert!(disk.flip(&path, 1 << 19, 3));
     let (reader, mut bytes) = (shard.reader(), Vec::new());
     let mut into = vec![0; value.len()];
     let damaged = reader.find(3, 1, &mut bytes).unwrap().unwrap();
     assert!(matches!(damaged.read_apart(&mut bytes, &mut into), Err(ReadError::Damaged(_))));
     assert!(matches!(reader.read(3, 1, &mut bytes), Err(ReadError::Damaged(_))));
-    let whole = reader.find(3, 2, &mut bytes).unwrap().unwrap();
+    let whole = reader.find(3, 5, &mut bytes).unwrap().unwrap();
     assert_eq!(whole.read_apart(&mut bytes, &mut into).unwrap().key, b"other");
     assert_eq!(into, value);
-    assert!(matches!(reader.find(3, 3, &mut bytes), Err(ReadError::Damaged(_))), "the damaged one may hide it");
+    assert!(
+        matches!(reader.find(3, 3, &mut bytes), Err(ReadError::Damaged(_))),
+        "the damaged one may hide it"
+    );
 }
 
 #[test]

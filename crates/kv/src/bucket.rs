@@ -732,10 +732,9 @@ impl Bucket {
 
     /// Inflates a long value into the room reserved for it, where it stays until it is sent.
     pub fn inflate_large(block: &[u8], room: LargeItem) -> PinnedValue {
-        let LargeItem { block: mut copy, value_offset } = room;
-        let end = copy.size();
-        snappy::inflate(block, copy.window(value_offset..end));
-        PinnedValue::new(copy.into_pin(value_offset))
+        let mut copy = room;
+        snappy::inflate(block, copy.window(0, usize::MAX));
+        PinnedValue::new(copy.into_pin())
     }
 
     /// Starts or stops keeping the items of every vBucket in seqno order, for callers that read them in that order.

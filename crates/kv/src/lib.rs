@@ -60,10 +60,10 @@ pub use bucket_schema::{BUCKET_SETTINGS, BucketSetting, NotAllowed, SettingKind,
 pub use doorbell::Doorbell;
 pub use entry::Entry;
 pub use error::{KvError, Unavailable};
-pub use memory::Reservation;
 pub use index::{Audit, Document, Hand, PinnedValue, REV_MOST, Use};
 pub use key::{Key, Place, VbId};
 pub use mailbox::{Cookie, Outcome};
+pub use memory::Reservation;
 pub use meters::Meter;
 pub use mutation::{
     Expiry, LARGE_VALUE, LargeItem, Made, MadeKind, Mutated, Mutation, Resolution, Store, StoreKind, Value,

@@ -308,7 +308,11 @@ mod tests {
         drop(pin);
         assert_eq!(&part[..], [8, 7]);
         let inner = part.part(1..2);
-        assert_eq!(tenant.gauge(Gauge::InFlight), item_footprint(100_000) as u64, "once, however many parts there are");
+        assert_eq!(
+            tenant.gauge(Gauge::InFlight),
+            item_footprint(100_000) as u64,
+            "once, however many parts there are"
+        );
         drop(part);
         assert_eq!((&inner[..], tenant.gauge(Gauge::InFlight)), (&[7][..], item_footprint(100_000) as u64));
         drop(inner);

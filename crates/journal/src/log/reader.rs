@@ -24,6 +24,9 @@ pub enum ReadError {
     /// The record, or what leads to it, is not as it was written.
     #[error("{0}")]
     Damaged(Damage),
+    /// There is no memory to read it to now.
+    #[error("no memory to read it to")]
+    NoRoom,
 }
 
 impl<D: Disk> Clone for Reader<D> {
@@ -54,7 +57,12 @@ impl<D: Disk> Reader<D> {
 
     /// Finds the record of this seqno, if it is in a committed batch. `buffer` is kept for its memory, and has at most
     /// [`WHOLE_RUN_BYTES`].
-    pub fn find(&self, vbucket: u16, seqno: u64, buffer: &mut Vec<u8>) -> Result<Option<Found<D>>, ReadError> {
+    pub fn find(
+        &self,
+        vbucket: u16,
+        seqno: u64,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<Found<D>>, ReadError> {
         loop {
             let segments = self.0.segments();
             match find(&segments, vbucket, seqno, buffer) {

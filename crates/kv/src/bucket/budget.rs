@@ -57,12 +57,17 @@ impl Bucket {
     /// Reserves `bytes` for a large value or for work on one: evicts, or refuses with [`KvError::NoMemory`]. They count at
     /// once, so that several threads do not take the same room. What could not fit in an empty bucket evicts nothing.
     pub fn reserve(&self, cx: &mut ThreadContext, bytes: usize) -> Result<Reservation, KvError> {
-        if bytes as u64 > self.watermarks().refuse {
+        if !self.could_hold(bytes) {
             return Err(KvError::NoMemory);
         }
         let reservation = Reservation::new(self.tenant(), bytes);
         self.admit(cx, 0)?;
         Ok(reservation)
+    }
+
+    /// Returns true if there would be room for so much in an empty bucket.
+    pub(crate) fn could_hold(&self, bytes: usize) -> bool {
+        bytes as u64 <= self.watermarks().refuse
     }
 
     /// Returns free pages to the system if a large block that was just allocated would otherwise exceed the budget: it may

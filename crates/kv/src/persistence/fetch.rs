@@ -114,7 +114,12 @@ impl Fetcher {
 impl Fetcher {
     /// Puts a value that was found back into memory. A long one is read into its item: it is never in memory twice. Returns
     /// false if it is another key's.
-    fn put_back(&mut self, cx: &mut NodeContext, fetch: &Fetch, found: &Found<JournalDisk>) -> Result<bool, KvError> {
+    fn put_back(
+        &mut self,
+        cx: &mut NodeContext,
+        fetch: &Fetch,
+        found: &Found<JournalDisk>,
+    ) -> Result<bool, KvError> {
         let (bucket, stored_key) = (&fetch.bucket, fetch.stored_key.as_slice());
         let persistence = bucket.persistence().ok_or(KvError::BucketGone)?;
         let failed = |_| KvError::ReadFailed;

@@ -217,6 +217,8 @@ class Mix:
     kind = "persistent"
     arguments = ()
     config = ""
+    # The part of the node's memory that is no bucket's.
+    databases_bytes = 0
 
     def __init__(self, home, limit, group):
         self.home, self.limit, self.group = pathlib.Path(home), limit, group
@@ -225,9 +227,10 @@ class Mix:
     def start(self, name="n1", memory=None, config=None, ports=None):
         home = self.home / name
         home.mkdir()
-        memory = f"{(memory or self.limit) // MEBIBYTE}MiB"
+        memory_bytes = memory or self.limit
+        memory = f"{memory_bytes // MEBIBYTE}MiB"
         node = servers.Dormouse(
-            *self.arguments, home=home, buckets=(f"default,{self.kind},{memory}",), memory=memory, ports=ports, wrap=self.group,
+            *self.arguments, home=home, buckets=(f"default,{self.kind},{(memory_bytes - self.databases_bytes) // MEBIBYTE}MiB",), memory=memory, ports=ports, wrap=self.group,
             config=(self.config.format(home=home) if config is None else config),
         )
         wait_warm(node)
@@ -363,6 +366,7 @@ class Ovsdb(Mix):
     """OVSDB messages of 1000 selects"""
 
     kind = "ephemeral"
+    databases_bytes = 8 * MEBIBYTE
     config = "[[ovsdb]]\nfile = '{home}/conf.db'\nremotes = 'punix:{home}/conf.sock'\nmemory = '8MiB'\n"
     schema = {"name": "t", "version": "1.0.0", "tables": {"t": {"columns": {"text": {"type": "string"}, "n": {"type": "integer"}}, "isRoot": True}}}
 

@@ -716,7 +716,7 @@ impl Bucket {
         let reservation = self.reserve(cx, memory::item_footprint(size))?;
         let block = LargeBlock::within(reservation, size).ok_or(KvError::NoMemory)?;
         // Before its pages are touched.
-        self.make_pages_room();
+        self.make_pages_room(0);
         Ok(LargeItem { block, value_offset })
     }
 

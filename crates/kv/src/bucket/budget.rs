@@ -70,15 +70,16 @@ impl Bucket {
         bytes as u64 <= self.watermarks().refuse
     }
 
-    /// Returns free pages to the system if a large block that was just allocated would otherwise exceed the budget: it may
-    /// have been given fresh pages while those of freed values are still resident.
-    pub(crate) fn make_pages_room(&self) {
+    /// Returns free pages to the system if a large block would otherwise exceed the budget: one that was just allocated, or
+    /// whose `bytes` are about to be. It may be given fresh pages while those of freed values are still resident.
+    pub(crate) fn make_pages_room(&self, bytes: usize) {
         let tenant = self.tenant();
-        let room = |resident: usize| resident as u64 + self.buffer_bytes() <= self.watermarks().refuse;
-        if tenant.used() <= self.watermarks().low / 2 {
+        let refuse = self.watermarks().refuse;
+        if tenant.used() <= refuse / 2 {
             return;
         }
-        if tenant.measure().is_some_and(|pages| pages.dirty > 0 && !room(pages.resident)) {
+        let fits = |resident: usize| (resident + bytes) as u64 + self.buffer_bytes() <= refuse;
+        if tenant.measure().is_some_and(|pages| pages.dirty > 0 && !fits(pages.resident)) {
             tenant.purge();
             tenant.measure();
         }

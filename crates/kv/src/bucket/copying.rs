@@ -16,7 +16,7 @@ use crate::news::News;
 use crate::role::Role;
 use crate::storage::check_value;
 use crate::sync_writes::Copied;
-use crate::{KvError, ThreadContext, VbId, VbState};
+use crate::{KvError, LARGE_VALUE, ThreadContext, VbId, VbState};
 
 /// A change that the active has made.
 pub enum Foreign<'a> {
@@ -212,6 +212,9 @@ impl Bucket {
                 if !matches!(version.kind, VersionKind::Deletion | VersionKind::Expiration) {
                     let added = version.stored_key.len() + version.value.bytes().len();
                     self.admit_copy(cx, added).map_err(|_| NotCopied::Later)?;
+                    if added > LARGE_VALUE {
+                        self.make_pages_room(added);
+                    }
                 }
             }
             Foreign::System { uid, change, .. } => {

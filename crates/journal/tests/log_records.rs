@@ -8,7 +8,7 @@ use journal::log::{
 };
 use journal::{Disk, RealDisk, SimulatedDisk, Survival};
 use log::{DIRECTORY, IDENTITY, OPTIONS, Owned, commit, document, open, open_with, replay, tombstone};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[test]
 fn an_empty_shard_has_no_file_and_is_clean() {
@@ -97,30 +97,29 @@ fn a_long_value_is_read_to_where_it_is_wanted() {
     }
 }
 
-/// The value is compared with its checksum wherever it was read to.
+/// The value is compared with its checksum wherever it was read to. In a long run, of which only headers are read, a record
+/// that is not found is missed only if none is damaged.
 #[test]
-fn damage_in_a_long_value_is_noticed() {
+fn damage_in_a_long_run_is_noticed() {
     let disk = SimulatedDisk::new();
     let mut shard = open(&disk).shard;
-    let value = vec![7; 1 << 20];
-    let records = [(3, document(1, b"key", &value)), (3, document(5, b"other", &value))];
-    commit(&mut shard, &mut Buffer::new(1 << 16), &records).unwrap();
-    let path = disk
-        .names()
-        .into_iter()
-        .find(|path| disk.read(path).is_some_and(|bytes| bytes.len() > 2 << 20))
-        .unwrap();
-    assert!(disk.flip(&path, 1 << 19, 3));
-    let (reader, mut bytes) = (shard.reader(), Vec::new());
-    let mut into = vec![0; value.len()];
+    let value = vec![7; 100_000];
+    let records = [1, 3, 5, 7, 9].map(|seqno| (3, document(seqno, b"key", &value)));
+    commit(&mut shard, &mut Buffer::new(1 << 20), &records).unwrap();
+    let (reader, mut bytes, mut into) = (shard.reader(), Vec::new(), vec![0; value.len()]);
+    assert!(reader.find(3, 4, &mut bytes).unwrap().is_none());
+    assert!(bytes.capacity() <= WHOLE_RUN_BYTES, "{} bytes", bytes.capacity());
+    let is_long = |path: &PathBuf| disk.read(path).is_some_and(|bytes| bytes.len() > 500_000);
+    let path = disk.names().into_iter().find(is_long).unwrap();
+    assert!(disk.flip(&path, 50_000, 3));
     let damaged = reader.find(3, 1, &mut bytes).unwrap().unwrap();
     assert!(matches!(damaged.read_apart(&mut bytes, &mut into), Err(ReadError::Damaged(_))));
     assert!(matches!(reader.read(3, 1, &mut bytes), Err(ReadError::Damaged(_))));
-    let whole = reader.find(3, 5, &mut bytes).unwrap().unwrap();
-    assert_eq!(whole.read_apart(&mut bytes, &mut into).unwrap().key, b"other");
+    let whole = reader.find(3, 7, &mut bytes).unwrap().unwrap();
+    assert_eq!(whole.read_apart(&mut bytes, &mut into).unwrap().key, b"key");
     assert_eq!(into, value);
     assert!(
-        matches!(reader.find(3, 3, &mut bytes), Err(ReadError::Damaged(_))),
+        matches!(reader.find(3, 4, &mut bytes), Err(ReadError::Damaged(_))),
         "the damaged one may hide it"
     );
 }

@@ -76,7 +76,7 @@ impl<D: Disk> Reader<D> {
     }
 }
 
-/// A run of up to this many bytes is read at once. Of a longer one, which has long values, only the headers are read.
+/// A run of up to this many bytes is read at once. Of a longer one, which is one long record, only the header is read.
 pub const WHOLE_RUN_BYTES: usize = 256 << 10;
 /// Bytes read to find the next header in a long run: short records are passed over together.
 const HEADERS_BYTES: usize = 16 << 10;

@@ -15,8 +15,7 @@ use crate::{Bucket, LargeItem, NodeContext, Now, Outcome, PinnedValue};
 
 /// About as many bytes of the journal are read at a time.
 const PIECE_BYTES: usize = 256 << 10;
-/// A piece of more bytes is read into the bucket's memory: it has a long run, which is one long value or the batch of a full
-/// buffer.
+/// A piece of more bytes has a long run, which is one long record, and is read into the bucket's memory.
 const SHORT_BYTES: usize = 2 << 20;
 /// While there is no memory for a piece, this passes between two attempts.
 const AGAIN_MS: u64 = 20;

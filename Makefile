@@ -1,6 +1,6 @@
 # The front door. `make help` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-replicas replica-histories replica-mutations soak-hostile miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear subdocument-model lab-sensitivity gocaves packages image booted reproducible
+.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-replicas replica-histories replica-mutations soak-hostile soak-limits miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear subdocument-model lab-sensitivity gocaves packages image booted reproducible
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 DORMOUSE := $(TARGET)/release/dormouse
@@ -69,6 +69,9 @@ soak-memory: ## Half an hour of full buckets whose values shrink, grow, expire a
 
 soak-hostile: ## Five minutes of everything hostile at once beside honest clients, whose p99 is bounded (SOAK_SECONDS=60 for a slice)
 	SOAK_SECONDS=$${SOAK_SECONDS:-300} tests/run.sh install build soak-hostile
+
+soak-limits: ## Resident memory against node.memory in every mix that holds much: 50 runs of 40 s at four sizes (RUNS=1 SECONDS_EACH=10 for a slice)
+	tests/run.sh install build soak-limits
 
 miri: ## The crate memory under Miri: slabs, blocks, large values, records (needs the nightly toolchain with miri)
 	tests/run.sh miri

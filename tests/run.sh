@@ -17,7 +17,7 @@
 #   console       the page at / in headless Chromium, and what it asks the node; the commands that ask a node, and top in tmux
 #   lab           the experiment files in examples/lab, quickly
 #   soak          everything at once for SOAK_SECONDS (60), the memory soak for SOAK_MEMORY_SECONDS (120), hostile clients for
-#                 SOAK_HOSTILE_SECONDS (30)
+#                 SOAK_HOSTILE_SECONDS (30), resident memory against node.memory for SOAK_LIMITS_SECONDS (10) of each mix
 #   fuzz          every fuzz target for FUZZ_SECONDS (12)
 #
 # A failing stage does not stop the others, but without a build only lints and unit run. The output of each is in
@@ -29,7 +29,7 @@ all=(install build lints unit allocators packaging clients persistence different
 stages=("$@")
 [ "${#stages[@]}" -gt 0 ] || stages=("${all[@]}")
 for stage in "${stages[@]}"; do
-    case " ${all[*]} allocators-long ovsdb-differential ovsdb-crash kv-crash kv-linear soak-memory soak-replicas replica-histories replica-mutations soak-hostile miri " in
+    case " ${all[*]} allocators-long ovsdb-differential ovsdb-crash kv-crash kv-linear soak-memory soak-replicas replica-histories replica-mutations soak-hostile soak-limits miri " in
         *" $stage "*) ;;
         *) echo "run.sh: unknown stage $stage; allowed: ${all[*]}" >&2; exit 2 ;;
     esac
@@ -136,9 +136,14 @@ stage_soak() {
     "$python" -m tests.soak --seconds "${SOAK_SECONDS:-60}"
     "$python" -m tests.soak.memory --seconds "${SOAK_MEMORY_SECONDS:-120}" --seed "${SOAK_SEED:-20261122}"
     "$python" -m tests.soak.hostile --seconds "${SOAK_HOSTILE_SECONDS:-30}"
+    # The mixes that stay below the bound; `make soak-limits` runs all.
+    "$python" -m tests.soak.limits --seconds "${SOAK_LIMITS_SECONDS:-10}" --mix ephemeral-subdocuments --mix streams
 }
 
-# For `make soak-memory`, `make soak-replicas`, `make replica-histories`, `make replica-mutations`, `make soak-hostile` and `make miri`.
+# For `make soak-memory`, `make soak-replicas`, `make replica-histories`, `make replica-mutations`, `make soak-hostile`, `make soak-limits` and `make miri`.
+stage_soak-limits() {
+    "$python" -m tests.soak.limits --runs "${RUNS:-50}" --seconds "${SECONDS_EACH:-40}" --limit-mib 64 --limit-mib 128 --limit-mib 256 --limit-mib 512
+}
 stage_soak-hostile() { "$python" -m tests.soak.hostile --seconds "${SOAK_SECONDS:-300}" --bound 3; }
 stage_soak-replicas() { "$python" -m tests.soak.replicas --seconds "${SOAK_SECONDS:-600}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
 stage_replica-histories() { "$python" -m tests.soak.histories --seconds "${SOAK_SECONDS:-600}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }

@@ -237,6 +237,8 @@ def test_a_collection_that_nobody_heard_of_is_undone_and_its_id_is_another(three
     wait_same(three, "n2", "n1")
     three.kill("n3")
     fill(three["n2"], other)
+    # Alone it could not commit again what it has not heard the end of.
+    wait_same(three, "n2", "n1")
     three.kill("n2")
     promote(three, "n1", ["n3", "n2"], 3)
     assert sorted(ids(three["n1"])) == ["c1", "other"]

@@ -170,6 +170,7 @@ REQUESTS = [
     ("GET", "/pools/nodes", None, LOGIN, 200),
     ("GET", "/pools/default/tasks", None, LOGIN, 200),
     ("GET", "/pools/default/nodeServices", None, LOGIN, 200),
+    ("GET", "/pools/default/replication", None, SETTINGS, 200),
     ("GET", "/pools/default/buckets", None, LOGIN, 200),
     ("GET", "/pools/default/certificate", None, LOGIN, 404),
     ("GET", "/whoami", None, LOGIN, 200),

@@ -81,7 +81,7 @@ active, the others its replicas. If too few of them answer, nothing is changed.
 Example:
   dormouse bucket promote orders --node db2.example:8091 --user ada --password-file password
 
-The login must be valid at all of them; it needs to change the bucket."
+The login must be valid at all of them; it needs to change the bucket and to see the node."
     )]
     Promote(Promote),
     /// Delete a bucket, with its files; its clients are disconnected.

@@ -51,6 +51,27 @@ fn what_is_dead_goes_and_what_is_live_stays() {
     }
 }
 
+/// A value that is longer than the buffer is copied from file to file, and damage to it is found before it is copied.
+#[test]
+fn long_values_are_copied_as_they_are() {
+    let disk = SimulatedDisk::new();
+    let mut engine = recover(&disk, Options { segment_bytes: 8 << 20, ..OPTIONS });
+    let long = |length: usize, byte: u8| vec![byte; length];
+    for round in 0..16 {
+        if round == 0 {
+            engine.set(1, b"stays", Some(&long((3 << 20) + 17, b's')));
+        }
+        engine.set(1, format!("goes-{}", round % 2).as_bytes(), Some(&long(2 << 20, round)));
+        engine.set(1, b"short", Some(&[round; 100]));
+        engine.flush().unwrap();
+    }
+    let before = engine.shard.figures().bytes;
+    assert!(compact(&mut engine, 1 << 20) > 0);
+    assert!(engine.shard.figures().bytes < before);
+    engine.check_reads();
+    assert_eq!(documents(&recover(&disk, OPTIONS).durable), documents(&engine.durable));
+}
+
 /// The next start has to read little more than what is live, and what was not superfluous is left where it is.
 #[test]
 fn at_rest_little_is_superfluous() {

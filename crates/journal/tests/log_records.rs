@@ -3,10 +3,12 @@
 
 mod log;
 
-use journal::log::{Buffer, Identity, Kind, OpenError, Options, Record, Shard, verify};
+use journal::log::{
+    Buffer, Identity, Kind, OpenError, Options, ReadError, Record, Shard, WHOLE_RUN_BYTES, verify,
+};
 use journal::{Disk, RealDisk, SimulatedDisk, Survival};
 use log::{DIRECTORY, IDENTITY, OPTIONS, Owned, commit, document, open, open_with, replay, tombstone};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[test]
 fn an_empty_shard_has_no_file_and_is_clean() {
@@ -65,6 +67,55 @@ fn records_come_back_as_they_were_written() {
             shard.close().unwrap();
         }
     }
+}
+
+/// A record in a long run is found by the headers before it, and its value is read to where it is wanted: the buffer never
+/// has more than a short run.
+#[test]
+fn a_long_value_is_read_to_where_it_is_wanted() {
+    let disk = SimulatedDisk::new();
+    let mut shard = open(&disk).shard;
+    let (mut buffer, mut bytes) = (Buffer::new(1 << 16), Vec::new());
+    let values =
+        [3 << 20, 5, 1 << 20, 300_000, 40_000, 0].map(|length| vec![b'a' + (length % 23) as u8; length]);
+    let records: Vec<_> =
+        values.iter().enumerate().map(|(at, value)| (3, document(1 + at as u64, b"key", value))).collect();
+    commit(&mut shard, &mut buffer, &records).unwrap();
+    let reader = shard.reader();
+    for (_, record) in &records {
+        let found = reader.find(3, record.seqno, &mut bytes).unwrap().unwrap();
+        assert_eq!(found.value_bytes(), record.value.len());
+        let mut value = vec![0; found.value_bytes()];
+        let apart = found.read_apart(&mut bytes, &mut value).unwrap();
+        assert_eq!(Record { value: &value, ..apart }, *record);
+        assert!(bytes.capacity() <= WHOLE_RUN_BYTES, "{} bytes", bytes.capacity());
+    }
+    assert!(reader.find(3, 7, &mut bytes).unwrap().is_none());
+    assert!(bytes.capacity() <= WHOLE_RUN_BYTES, "{} bytes", bytes.capacity());
+    for (_, record) in &records {
+        assert_eq!(reader.read(3, record.seqno, &mut bytes).unwrap(), Some(*record));
+    }
+}
+
+/// The value is compared with its checksum wherever it was read to.
+#[test]
+fn damage_in_a_long_value_is_noticed() {
+    let disk = SimulatedDisk::new();
+    let mut shard = open(&disk).shard;
+    let value = vec![7; 400_000];
+    let records = [1, 3, 5].map(|seqno| (3, document(seqno, b"key", &value)));
+    commit(&mut shard, &mut Buffer::new(1 << 16), &records).unwrap();
+    let (reader, mut bytes, mut into) = (shard.reader(), Vec::new(), vec![0; value.len()]);
+    let is_long = |path: &PathBuf| disk.read(path).is_some_and(|bytes| bytes.len() > 1_000_000);
+    let path = disk.names().into_iter().find(is_long).unwrap();
+    assert!(disk.flip(&path, 50_000, 3));
+    let damaged = reader.find(3, 1, &mut bytes).unwrap().unwrap();
+    assert!(matches!(damaged.read_apart(&mut bytes, &mut into), Err(ReadError::Damaged(_))));
+    assert!(matches!(reader.read(3, 1, &mut bytes), Err(ReadError::Damaged(_))));
+    let whole = reader.find(3, 5, &mut bytes).unwrap().unwrap();
+    assert_eq!(whole.read_apart(&mut bytes, &mut into).unwrap().key, b"key");
+    assert_eq!(into, value);
+    assert!(reader.find(3, 4, &mut bytes).unwrap().is_none());
 }
 
 #[test]

@@ -658,8 +658,17 @@ impl Bucket {
         key: Key<'_>,
         value_len: usize,
     ) -> Result<LargeItem, KvError> {
-        self.admit(cx, key.bytes.len() + value_len)?;
-        self.new_large_item(cx, index::stored_key_len(key), value_len)
+        self.take_large(cx, index::large_value_offset(index::stored_key_len(key)), value_len)
+    }
+
+    /// As [`Bucket::prepare_large`], for a key that has its collection id already.
+    pub(crate) fn prepare_stored(
+        &self,
+        cx: &mut ThreadContext,
+        stored_key_len: usize,
+        value_len: usize,
+    ) -> Result<LargeItem, KvError> {
+        self.take_large(cx, index::large_value_offset(stored_key_len), value_len)
     }
 
     /// Copies a large value into memory with room for `value_len` bytes, within the budget.
@@ -670,8 +679,7 @@ impl Bucket {
         value_len: usize,
     ) -> Result<LargeItem, KvError> {
         // For a moment both exist.
-        self.admit(cx, item.value_offset + value_len)?;
-        let mut grown = self.new_large_block(cx, item.value_offset, value_len)?;
+        let mut grown = self.take_large(cx, item.value_offset, value_len)?;
         let bytes = item.bytes();
         grown.window(0, bytes.len()).copy_from_slice(bytes);
         Ok(grown)
@@ -684,22 +692,31 @@ impl Bucket {
         stored_key_len: usize,
         value_len: usize,
     ) -> Result<LargeItem, KvError> {
-        self.new_large_block(cx, index::large_value_offset(stored_key_len), value_len)
-    }
-
-    fn new_large_block(
-        &self,
-        cx: &mut ThreadContext,
-        value_offset: usize,
-        value_len: usize,
-    ) -> Result<LargeItem, KvError> {
+        let value_offset = index::large_value_offset(stored_key_len);
         let at = self.cache_in(cx);
         let held = cx.caches.at(at);
         held.used = true;
         let block = LargeBlock::new(&self.resources.tenant, &mut held.cache, value_offset + value_len)
             .ok_or(KvError::NoMemory)?;
-        // Publish the reservation, so that the next thread to ask for memory sees it.
+        // Publish the allocation, so that the next thread to ask for memory sees it.
         held.tenant.publish(&mut held.cache);
+        Ok(LargeItem { block, value_offset })
+    }
+
+    fn take_large(
+        &self,
+        cx: &mut ThreadContext,
+        value_offset: usize,
+        value_len: usize,
+    ) -> Result<LargeItem, KvError> {
+        if value_offset + value_len > index::VALUE_MAX {
+            return Err(KvError::TooBig);
+        }
+        let size = value_offset + value_len;
+        let reservation = self.reserve(cx, memory::item_footprint(size))?;
+        let block = LargeBlock::within(reservation, size).ok_or(KvError::NoMemory)?;
+        // Before its pages are touched.
+        self.make_pages_room(0);
         Ok(LargeItem { block, value_offset })
     }
 
@@ -715,10 +732,9 @@ impl Bucket {
 
     /// Inflates a long value into the room reserved for it, where it stays until it is sent.
     pub fn inflate_large(block: &[u8], room: LargeItem) -> PinnedValue {
-        let LargeItem { block: mut copy, value_offset } = room;
-        let end = copy.size();
-        snappy::inflate(block, copy.window(value_offset..end));
-        PinnedValue::new(copy.into_pin(value_offset))
+        let mut copy = room;
+        snappy::inflate(block, copy.window(0, usize::MAX));
+        PinnedValue::new(copy.into_pin())
     }
 
     /// Starts or stops keeping the items of every vBucket in seqno order, for callers that read them in that order.
@@ -770,7 +786,8 @@ impl Bucket {
         self.prefixes.reset();
     }
 
-    /// Returns the bucket's memory figures, with resident memory measured now.
+    /// Returns the bucket's memory figures, with resident memory measured now. For those who ask: the budget does not take
+    /// note of it.
     pub fn memory(&self) -> MemoryFigures {
         memory::backend::refresh();
         self.memory_refreshed()
@@ -778,13 +795,9 @@ impl Bucket {
 
     /// The same with the allocator's figures as they were last refreshed: for many buckets, one refresh is enough.
     pub fn memory_refreshed(&self) -> MemoryFigures {
-        let measured = self.resources.tenant.measure_refreshed();
-        self.note_measured();
-        if self.is_wasteful() {
-            self.ring_pager();
-        }
         let accounts = self.accounts();
-        MemoryFigures { resident: measured.map_or(accounts.resident, |it| it.resident as u64), ..accounts }
+        let resident = self.pages().map_or(accounts.resident, |pages| pages.resident as u64);
+        MemoryFigures { resident, ..accounts }
     }
 
     /// Returns the allocator's view of the bucket's memory: names and bytes. If the allocator does not tell tenants
@@ -792,7 +805,8 @@ impl Bucket {
     pub fn arena_figures(&self) -> Vec<(&'static str, u64)> {
         let tenant = &self.resources.tenant;
         let charged = ("charged_bytes", tenant.used());
-        let Some(figures) = tenant.measure() else { return vec![charged] };
+        memory::backend::refresh();
+        let Some(figures) = self.pages() else { return vec![charged] };
         vec![
             charged,
             ("allocated_bytes", figures.allocated as u64),

@@ -18,7 +18,6 @@ pub(crate) struct Fetch {
     /// Its seqno on disk.
     pub(crate) on_disk: u64,
     pub(crate) stored_key: Vec<u8>,
-    pub(crate) value_len: usize,
 }
 
 /// Identifies a value within a node: the address of its bucket, which its fetch keeps alive; vBucket; seqno on disk.

@@ -67,6 +67,7 @@ pub use error::{KvError, Unavailable};
 pub use index::{Audit, Document, Hand, PinnedValue, REV_MOST, Use};
 pub use key::{Key, Place, VbId};
 pub use mailbox::{Cookie, Outcome};
+pub use memory::Reservation;
 pub use meters::Meter;
 pub use mutation::{
     Expiry, LARGE_VALUE, LargeItem, Made, MadeKind, Mutated, Mutation, Resolution, Store, StoreKind, Value,

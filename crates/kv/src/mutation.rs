@@ -1,6 +1,6 @@
 //! The arguments and results of operations that change a document.
 
-use memory::LargeBlock;
+use memory::{LargeBlock, Pin};
 
 /// Values longer than this have memory of their own: they are received straight into it, are immutable there, and are
 /// sent from where they lie.
@@ -175,6 +175,10 @@ impl LargeItem {
         let from = from.min(self.len());
         let end = self.len().min(from.saturating_add(most));
         self.block.window(self.value_offset + from..self.value_offset + end)
+    }
+    /// Turns it into a pin on its value, which is only sent.
+    pub(crate) fn into_pin(self) -> Pin {
+        self.block.into_pin(self.value_offset)
     }
     /// Returns the value's bytes, as far as they have been filled.
     pub fn bytes(&self) -> &[u8] {

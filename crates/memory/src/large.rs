@@ -25,6 +25,29 @@ pub fn item_footprint(size: usize) -> usize {
     crate::footprint(PREFIX + size)
 }
 
+/// Bytes counted as in flight before they are allocated, so that of several threads that ask for much each sees what the
+/// others will take. Dropping it takes them off the account.
+///
+/// It also accounts for memory outside the tenant's arena that is used on the tenant's behalf.
+pub struct Reservation {
+    tenant: Arc<Tenant>,
+    bytes: usize,
+}
+
+impl Reservation {
+    /// Counts the bytes. The caller compares the tenant's `used`, which includes them now, with its budget.
+    pub fn new(tenant: &Arc<Tenant>, bytes: usize) -> Self {
+        tenant.count_shared(Gauge::InFlight, bytes.cast_signed() as i64);
+        Self { tenant: Arc::clone(tenant), bytes }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.tenant.count_shared(Gauge::InFlight, -(self.bytes.cast_signed() as i64));
+    }
+}
+
 /// A large item that is not linked yet: owned and writable. Dropping it frees its memory.
 pub struct LargeBlock {
     tenant: Arc<Tenant>,
@@ -47,6 +70,23 @@ impl LargeBlock {
             block.add(PREFIX)
         };
         Some(Self { tenant: Arc::clone(tenant), item, size, ready: 0 })
+    }
+
+    /// Allocates room for an item of `size` bytes whose [`item_footprint`] was reserved. Returns `None` if the system is
+    /// out of memory.
+    pub fn within(reservation: Reservation, size: usize) -> Option<Self> {
+        assert_eq!(reservation.bytes, item_footprint(size));
+        let block = reservation.tenant.allocate_reserved(PREFIX + size)?;
+        // SAFETY: the block is ours, aligned to 16 and at least PREFIX + size bytes long.
+        let item = unsafe {
+            block.cast::<AtomicU32>().write(AtomicU32::new(1));
+            block.add(PREFIX)
+        };
+        let tenant = Arc::clone(&reservation.tenant);
+        // The block's bytes are the reserved ones from now on.
+        let mut reservation = reservation;
+        reservation.bytes = 0;
+        Some(Self { tenant, item, size, ready: 0 })
     }
 
     /// Size of the item in bytes.
@@ -102,7 +142,7 @@ impl LargeBlock {
         // SAFETY: the handle is never used or dropped again: its reference to the tenant, and the only reference to the
         // block, pass to the pin.
         let tenant = unsafe { std::ptr::read(&raw const this.tenant) };
-        Pin { tenant, item: this.item, size: this.size, offset }
+        Pin { tenant, item: this.item, size: this.size, offset, end: this.size }
     }
 
     /// Makes sure that it is initialised to its end.
@@ -123,12 +163,16 @@ fn block_of(item: NonNull<u8>) -> NonNull<u8> {
     unsafe { item.sub(PREFIX) }
 }
 
-/// A reference to the tail of a large item, which stays in place and unchanged until dropped.
+/// A reference to bytes of a large item, which stay in place and unchanged until it is dropped.
 pub struct Pin {
     tenant: Arc<Tenant>,
     item: NonNull<u8>,
+    /// Size of the item.
     size: usize,
+    /// The bytes it is on, from here
     offset: usize,
+    /// to here.
+    end: usize,
 }
 
 // SAFETY: a pin only reads bytes that no thread writes, and its count is atomic.
@@ -143,7 +187,16 @@ impl Pin {
         // SAFETY: a large item has its count PREFIX bytes before it; the index's own reference keeps it alive
         // meanwhile.
         unsafe { block_of(item).cast::<AtomicU32>().as_ref() }.fetch_add(1, Ordering::Relaxed);
-        Self { tenant: Arc::clone(tenant), item, size, offset }
+        Self { tenant: Arc::clone(tenant), item, size, end: size, offset }
+    }
+
+    /// Returns another pin, on a part of the bytes of this one.
+    pub fn part(&self, part: Range<usize>) -> Self {
+        assert!(part.start <= part.end && part.end <= self.len(), "{part:?} of {} bytes", self.len());
+        // SAFETY: the reference of this pin keeps the block alive meanwhile.
+        unsafe { block_of(self.item).cast::<AtomicU32>().as_ref() }.fetch_add(1, Ordering::Relaxed);
+        let (offset, end) = (self.offset + part.start, self.offset + part.end);
+        Self { tenant: Arc::clone(&self.tenant), item: self.item, size: self.size, offset, end }
     }
 }
 
@@ -151,7 +204,7 @@ impl Deref for Pin {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: the block lives while this reference counts, and its tail is never written once linked.
-        unsafe { std::slice::from_raw_parts(self.item.as_ptr().add(self.offset), self.size - self.offset) }
+        unsafe { std::slice::from_raw_parts(self.item.as_ptr().add(self.offset), self.end - self.offset) }
     }
 }
 
@@ -241,6 +294,43 @@ mod tests {
         drop(pin);
         assert_eq!(tenant.gauge(Gauge::InFlight), 0);
         assert_eq!(Arc::strong_count(&tenant), 1);
+    }
+
+    #[test]
+    fn a_part_of_a_pin_keeps_the_whole_item() {
+        let tenant = Tenant::new(1, 1 << 30).unwrap();
+        let mut cache = tenant.cache(0);
+        let mut block = LargeBlock::new(&tenant, &mut cache, 100_000).unwrap();
+        block.window(0..100_000).fill(7);
+        block.window(50_000..50_001).fill(8);
+        let pin = block.into_pin(10_000);
+        let part = pin.part(40_000..40_002);
+        drop(pin);
+        assert_eq!(&part[..], [8, 7]);
+        let inner = part.part(1..2);
+        assert_eq!(
+            tenant.gauge(Gauge::InFlight),
+            item_footprint(100_000) as u64,
+            "once, however many parts there are"
+        );
+        drop(part);
+        assert_eq!((&inner[..], tenant.gauge(Gauge::InFlight)), (&[7][..], item_footprint(100_000) as u64));
+        drop(inner);
+        assert_eq!(tenant.gauge(Gauge::InFlight), 0);
+    }
+
+    #[test]
+    fn reserved_bytes_are_counted_before_and_only_once_after_they_are_allocated() {
+        let tenant = Tenant::new(1, 1 << 30).unwrap();
+        let bytes = item_footprint(1 << 20);
+        let reservation = Reservation::new(&tenant, bytes);
+        assert_eq!((tenant.used(), tenant.gauge(Gauge::InFlight)), (bytes as u64, bytes as u64));
+        let block = LargeBlock::within(reservation, 1 << 20).unwrap();
+        assert_eq!((tenant.used(), tenant.gauge(Gauge::InFlight)), (bytes as u64, bytes as u64));
+        drop(block);
+        assert_eq!((tenant.used(), tenant.gauge(Gauge::InFlight)), (0, 0));
+        drop(Reservation::new(&tenant, bytes));
+        assert_eq!((tenant.used(), tenant.gauge(Gauge::InFlight)), (0, 0));
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub use array::TenantVec;
 pub use backend::{Occupancy, footprint, size_class};
 pub use growing::GrowingBytes;
 pub use heap::{BlockHeap, Heap, HeapChoice, ItemHeap, Location, SlabHeap};
-pub use large::{LargeBlock, Pin};
+pub use large::{LargeBlock, Pin, Reservation, item_footprint};
 pub use lines::line_footprint;
 pub use prefetch::prefetch;
 pub use quiescence::Quiescence;

@@ -14,7 +14,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::backend::{self, Arena, ArenaFigures, ControlError, Occupancy, ThreadCache, footprint};
 use crate::lines::{self, Lines, line_footprint};
@@ -95,6 +95,10 @@ pub struct Tenant {
     /// Most bytes used since free pages were last returned.
     peak: AtomicI64,
     purge_wanted: AtomicBool,
+    /// Held while pages are being returned.
+    purging: Mutex<()>,
+    /// Pages are being returned: the allocator counts them no longer, although they are still resident.
+    is_purging: AtomicBool,
     /// See [`Tenant::note_rested`].
     rested: AtomicBool,
     budget: AtomicU64,
@@ -137,6 +141,8 @@ impl Tenant {
             churn_most: AtomicU64::new(MEASURE_LEAST.min(budget_bytes / MEASURE_FRACTION)),
             peak: AtomicI64::new(0),
             purge_wanted: AtomicBool::new(false),
+            purging: Mutex::new(()),
+            is_purging: AtomicBool::new(false),
             rested: AtomicBool::new(false),
             budget: AtomicU64::new(budget_bytes),
             threads,
@@ -302,6 +308,13 @@ impl Tenant {
         // SAFETY: by the contract of this function.
         unsafe { self.arena.free(None, block, size) }
         self.count_shared(gauge, -(footprint(size).cast_signed() as i64));
+    }
+
+    /// Allocates a block that was counted when it was reserved.
+    pub(crate) fn allocate_reserved(&self, size: usize) -> Option<NonNull<u8>> {
+        let block = self.arena.allocate(None, size)?;
+        self.churn.fetch_add(footprint(size) as u64, Relaxed);
+        Some(block)
     }
 
     /// Like [`Tenant::allocate`], without a cache. Whole pages are page-aligned.
@@ -593,8 +606,13 @@ impl Tenant {
         let figures = self.arena.figures()?;
         let slack = self.slab_bytes().saturating_sub(self.gauge(Gauge::Slots));
         let in_arena = self.gauge(Gauge::Items) + self.gauge(Gauge::Index) + slack;
-        let waste = figures.resident.cast_signed() as i64 - in_arena.cast_signed();
-        self.waste.store(waste.max(0), Relaxed);
+        let waste = (figures.resident.cast_signed() as i64 - in_arena.cast_signed()).max(0);
+        if self.is_purging.load(Relaxed) {
+            // What is leaving counts until it has left.
+            self.waste.fetch_max(waste, Relaxed);
+        } else {
+            self.waste.store(waste, Relaxed);
+        }
         Some(figures)
     }
 
@@ -657,8 +675,18 @@ impl Tenant {
         u64::try_from(self.slab_peak.load(Relaxed) - self.slab_bytes.load(Relaxed)).unwrap_or(0)
     }
 
-    /// Returns all free pages to the system now.
+    /// Returns all free pages to the system now. One thread does so at a time, and the others wait for it: then what they
+    /// are about to allocate does not add to pages that are still leaving.
     pub fn purge(&self) {
+        let _one_at_a_time = self.purging.lock().unwrap_or_else(PoisonError::into_inner);
+        // The waste includes the pages that are leaving until they have left, and the caller measures again.
+        self.measure();
+        self.is_purging.store(true, Relaxed);
+        self.return_free_pages();
+        self.is_purging.store(false, Relaxed);
+    }
+
+    fn return_free_pages(&self) {
         self.slab_peak.store(self.slab_bytes.load(Relaxed), Relaxed);
         self.purge_wanted.store(false, Relaxed);
         self.peak.store(self.used.load(Relaxed), Relaxed);

@@ -153,9 +153,9 @@ impl Worker {
             }
             Self::Fetcher(fetcher) => fetcher.turn(cx, &mut || clock.now()),
             Self::Reader(reader) => {
-                reader.turn(cx, &mut || clock.now());
+                let due_ms = reader.turn(cx, &mut || clock.now());
                 log_troubles(&cx.node);
-                None
+                due_ms
             }
         }
     }

@@ -98,6 +98,38 @@ fn a_failed_write_undoes_the_whole_group() {
     assert!(lines[1].contains(r#"{"insert":{"name":"again"}}"#), "{lines:#?}");
 }
 
+/// A long result is sent from where it was built; until its group is written it can be taken back all the same.
+#[test]
+fn a_long_reply_is_not_copied_and_can_be_taken_back() {
+    let (mut driver, counters) = driver();
+    let name = "n".repeat(100_000);
+    driver.send("A", &insert(&name));
+    let session = driver.session("B");
+    driver.receive("B", SELECT);
+    driver.server.flush(driver.now);
+    let output = driver.server.output(session).unwrap();
+    let lengths: Vec<usize> = output.slices().map(<[u8]>::len).collect();
+    assert!(output.shared_bytes() > name.len(), "{lengths:?}");
+    assert!(output.owned_bytes() < 1000, "{} bytes", output.owned_bytes());
+    let select = format!(r#"B {{"id":2,"result":[{{"rows":[{{"name":"{name}"}}]}}],"error":null}}"#);
+    assert_eq!(driver.collect(), [select]);
+
+    counters.fails.store(true, Ordering::Relaxed);
+    driver.receive("A", &insert("lost"));
+    driver.receive("B", SELECT);
+    let lines = driver.send("C", &insert("lost, too"));
+    let taken_back = lines.iter().find(|line| line.starts_with("B ")).unwrap();
+    let kept = format!(r#"{{"name":"{name}"}}"#);
+    assert!(
+        taken_back.starts_with(r#"B {"id":2,"result":[{"rows":["#) && taken_back.contains(&kept),
+        "{taken_back:.200}"
+    );
+    assert!(
+        taken_back.ends_with(r#""error":"I/O error"}],"error":null}"#),
+        "it is told that the group failed"
+    );
+}
+
 #[test]
 fn a_request_that_looks_flushes_first() {
     let (mut driver, counters) = driver();

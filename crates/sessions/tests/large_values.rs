@@ -187,3 +187,82 @@ fn two_kibibytes_are_waited_for_before_a_login() {
     let answer = client.ask(frame(SET).key(b"k").extras(&store_extras(0, 0)).value(&[b'v'; 4000]));
     assert_eq!(answer.status, 0);
 }
+
+/// Executes requests, and returns the output as it is, not sent yet.
+fn output_of(client: &mut Client, request: &[u8]) -> sessions::Output {
+    let (mut batch, mut out) = (sessions::Batch::new(), sessions::Output::default());
+    let progress = client.session.parse(request, 0, usize::MAX, &mut client.cx, &mut batch);
+    assert_eq!(progress.consumed, request.len());
+    for index in 0..batch.len() {
+        client.session.execute(batch.get(index).unwrap(), &mut client.cx, &mut out);
+    }
+    client.cx.end_batch();
+    out
+}
+
+/// The answer to a lookup holds no copy of a long value, however many paths name it, and one that would be too long is
+/// refused before it is made.
+#[test]
+fn parts_of_a_long_document_are_sent_from_where_they_lie() {
+    const LONG: usize = 8 << 20;
+    const MULTI_LOOKUP: u8 = 0xd0;
+    const E2BIG: u16 = 0x03;
+    let (node, bucket) = node(Eviction::FailNewData);
+    let mut client = Client::of(Arc::clone(&node), Port::Couchbase);
+    client.open_bucket(&[]);
+    let key = kv::Key::plain(b"document");
+    let text = format!("{{\"n\":1,\"long\":\"{}\"}}", "x".repeat(LONG));
+    let mut item = bucket.prepare_large(&mut client.cx, key, text.len()).unwrap();
+    item.window(0, text.len()).copy_from_slice(text.as_bytes());
+    let store = kv::Store {
+        flags: 0,
+        expiry: kv::Expiry::At(0),
+        datatype: 0,
+        value: kv::Value::Large(Box::new(item)),
+        new_cas: 0,
+    };
+    let at = bucket.locate(key);
+    let mutation = kv::Mutation { kind: kv::StoreKind::Set, cas: 0, store };
+    bucket.mutate(&mut client.cx, key, at, mutation).unwrap();
+    client.cx.end_batch();
+    let spec = |path: &str| [&[0xc5, 0, 0, path.len() as u8], path.as_bytes()].concat();
+    let lookup = |paths: &[&str]| {
+        let specs: Vec<u8> = paths.iter().flat_map(|path| spec(path)).collect();
+        frame(MULTI_LOOKUP).key(b"document").vbucket(at.vb.0).value(&specs).bytes()
+    };
+    let before = bucket.accounts();
+
+    let out = output_of(&mut client, &lookup(&["long", "n", "long"]));
+    assert!(
+        out.len() > 2 * LONG && out.plain().len() < 200,
+        "{} bytes, {} plain",
+        out.len(),
+        out.plain().len()
+    );
+    assert_eq!((bucket.accounts().in_flight, bucket.accounts().allocated), (0, before.allocated));
+    let bytes = client::bytes_of(out);
+    let long = |at: usize| &bytes[at..at + LONG + 2];
+    let quoted = format!("\"{}\"", "x".repeat(LONG));
+    assert!(long(24 + 6) == quoted.as_bytes() && bytes.ends_with(quoted.as_bytes()));
+    assert_eq!(bytes[24 + 6 + LONG + 2..][..7], [0, 0, 0, 0, 0, 1, b'1']);
+
+    let out = output_of(&mut client, &lookup(&["long"; 16]));
+    assert!(!out.has_pinned() && out.len() < 200, "{} bytes", out.len());
+    let bytes = client::bytes_of(out);
+    assert_eq!(u16::from_be_bytes([bytes[6], bytes[7]]), E2BIG);
+}
+
+/// Two clients that reserve at the same time see each other: the second is refused, and nothing stays counted.
+#[test]
+fn what_is_reserved_counts_before_it_is_allocated() {
+    let (node, bucket) = node(Eviction::FailNewData);
+    let mut client = Client::of(Arc::clone(&node), Port::Memcached);
+    let first = bucket.reserve(&mut client.cx, 40 << 20).unwrap();
+    assert_eq!(bucket.accounts().in_flight, 40 << 20);
+    assert!(matches!(bucket.reserve(&mut client.cx, 40 << 20), Err(kv::KvError::NoMemory)));
+    assert_eq!(bucket.accounts().in_flight, 40 << 20);
+    drop(first);
+    assert!(bucket.reserve(&mut client.cx, 40 << 20).is_ok());
+    assert!(matches!(bucket.reserve(&mut client.cx, 64 << 20), Err(kv::KvError::NoMemory)), "never fits");
+    assert_eq!(bucket.accounts().in_flight, 0);
+}

@@ -7,11 +7,13 @@
 use super::WriteError;
 use super::buffer::Buffer;
 use super::commit::{Commit, CopyMark};
-use super::format::{MAX_48, Origin};
+use super::format::{MAX_48, Origin, checksum};
 use super::record::{Kind, Record};
+use super::replay::Apart;
 use super::run::{ENTRY_BYTES, RUN_BYTES_MAX, RUN_HEADER_BYTES, Run};
 use super::shard::Shard;
 use crate::Disk;
+use std::io;
 
 /// A batch that is being written. If it is dropped without a commit, it never existed.
 ///
@@ -135,6 +137,56 @@ impl<'a, D: Disk> Batch<'a, D> {
         self.base += record.value.len() as u64;
         self.shard.batch_runs.push(run);
         Ok(())
+    }
+
+    /// Writes a record whose value lies in another segment. Returns false, with nothing written of it, if the value is no longer
+    /// as it was.
+    pub(super) fn push_apart(
+        &mut self,
+        record: &Record<'_>,
+        apart: &Apart,
+        from: &D::File,
+        piece: &mut Vec<u8>,
+    ) -> Result<bool, WriteError> {
+        self.write()?;
+        let front_bytes = record.encoded_bytes();
+        let length = (RUN_HEADER_BYTES + front_bytes) as u64 + u64::from(apart.bytes);
+        let length = u32::try_from(length).map_err(|_| WriteError::too_long())?;
+        let seqno = if record.kind == Kind::State { 0 } else { record.seqno };
+        let run = Run::new(self.vbucket, self.base, seqno, seqno, length, 1);
+        let offset = self.base + RUN_HEADER_BYTES as u64;
+        let (mut front, mut is_as_it_was) = (Vec::with_capacity(front_bytes), true);
+        let sum_of = |mut sum| {
+            is_as_it_was = apart.read(from, piece, &mut |bytes| {
+                sum = checksum(sum, bytes);
+                Ok(())
+            })?;
+            Ok(sum)
+        };
+        record.encode_front(apart.bytes, sum_of, &mut front, self.origin, offset).map_err(WriteError::of)?;
+        if !is_as_it_was {
+            return Ok(false);
+        }
+        self.buffer.bytes.extend_from_slice(&run.header(self.origin, self.number));
+        self.buffer.bytes.extend_from_slice(&front);
+        self.write()?;
+        let (shard, base) = (&mut *self.shard, &mut self.base);
+        let mut failed = Ok(());
+        // What is written differs from its checksum if it is not what was read for that.
+        let read = apart.read(from, piece, &mut |bytes| {
+            failed = shard.write(bytes, *base);
+            *base += bytes.len() as u64;
+            failed.as_ref().map_err(|_| io::Error::other("not written")).copied()
+        });
+        failed?;
+        if !read.map_err(WriteError::of)? {
+            return Err(WriteError::of(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a value changed while it was copied",
+            )));
+        }
+        self.shard.batch_runs.push(run);
+        Ok(true)
     }
 
     /// Makes the batch durable: one write if all of it is still in the buffer, and one sync.

@@ -25,7 +25,7 @@ use super::buffer::{Buffer, Window};
 use super::commit::CopyMark;
 use super::damage::{Damage, Part, Spoils};
 use super::record::{Kind, Record};
-use super::replay::read_run;
+use super::replay::{Apart, scan_run};
 use super::run::{RUN_BYTES_MAX, Run};
 use super::segment::Segment;
 use super::shard::Shard;
@@ -428,7 +428,7 @@ impl<D: Disk> Shard<D> {
         judge: Judge<'_>,
     ) -> Result<Result<(), Damage>, WriteError> {
         let mut reached = *next;
-        let mut reading = Reading::new();
+        let (mut reading, mut piece) = (Reading::new(), Vec::new());
         let max_cas = self.max_cas;
         let mut batch = self.batch(buffer)?;
         while let Some(Surveyed { run, has_live }) = victim.runs.get(reached) {
@@ -439,11 +439,11 @@ impl<D: Disk> Shard<D> {
             if !budget.allows(run) {
                 break;
             }
-            let mut failed = Ok(());
+            let (mut failed, mut changed) = (Ok(()), None);
             let mut key = (run.vbucket(), Vec::new());
             batch.begin(run.vbucket());
-            let read = reading.records(&victim.segment, run, &mut |record| {
-                if failed.is_err() {
+            let read = reading.records(&victim.segment, run, &mut |record, apart| {
+                if failed.is_err() || changed.is_some() {
                     return;
                 }
                 key.1.clear();
@@ -455,6 +455,19 @@ impl<D: Disk> Shard<D> {
                         Verdict::Dead => true,
                     };
                 if goes {
+                    return;
+                }
+                if let Some(apart) = apart {
+                    let pushed = victim
+                        .segment
+                        .file()
+                        .map_err(WriteError::of)
+                        .and_then(|from| batch.push_apart(record, &apart, from, &mut piece));
+                    match pushed {
+                        Ok(true) => {}
+                        Ok(false) => changed = Some(apart.at),
+                        Err(error) => failed = Err(error),
+                    }
                     return;
                 }
                 let length = record.encoded_bytes();
@@ -472,6 +485,10 @@ impl<D: Disk> Shard<D> {
             failed?;
             if let Err(damage) = read {
                 return Ok(Err(damage));
+            }
+            if let Some(offset) = changed {
+                let (path, spoils) = (victim.segment.path.clone(), Spoils::VBucket(run.vbucket()));
+                return Ok(Err(Damage { path, offset, spoils, part: Part::Record }));
             }
             reached += 1;
         }
@@ -621,7 +638,7 @@ impl<D: Disk> Victim<D> {
         while let Some(Surveyed { run, has_live }) = self.runs.get_mut(*next)
             && budget.allows(run)
         {
-            passage.records(run, &mut |record| {
+            passage.records(run, &mut |record, _| {
                 let verdict = judge(run.vbucket(), record);
                 ends.note(run.vbucket(), record, verdict);
                 match verdict {
@@ -692,7 +709,7 @@ fn goes_with(purged: &Candidates, key: &(u16, Vec<u8>), record: &Record<'_>) -> 
 /// Removes the candidates that have to stay because this run holds what they hide, or cannot be read.
 fn check<D: Disk>(reading: &mut Reading, segment: &Segment<D>, run: &Run, candidates: &mut Candidates) {
     let mut key = (run.vbucket(), Vec::new());
-    let read = reading.records(segment, run, &mut |record| {
+    let read = reading.records(segment, run, &mut |record, _| {
         key.1.clear();
         key.1.extend_from_slice(record.key);
         if candidates
@@ -722,8 +739,8 @@ fn sample<D: Disk>(
     for runs in runs.chunks(step) {
         let mut newest = Newest::default();
         for run in runs.iter().take(NEIGHBOURS) {
-            reading.records(segment, run, &mut |record| {
-                let length = record.encoded_bytes() as u64;
+            reading.records(segment, run, &mut |record, apart| {
+                let length = record.encoded_bytes() as u64 + apart.map_or(0, |apart| u64::from(apart.bytes));
                 all += length;
                 let verdict = judge(run.vbucket(), record);
                 let is_live = match verdict {
@@ -766,23 +783,21 @@ impl Budget {
     }
 }
 
-/// The buffers that runs are read through.
+/// The buffer that runs are read through. A record that is longer stays on disk.
 #[derive(Debug)]
 struct Reading {
     buffer: Buffer,
-    /// For a record longer than the buffer.
-    long: Vec<u8>,
 }
 
 impl Reading {
     fn new() -> Self {
-        Self { buffer: Buffer::new(RUN_BYTES_MAX), long: Vec::new() }
+        Self { buffer: Buffer::new(RUN_BYTES_MAX) }
     }
 
     /// The segment up to `end`, to be read from front to back.
     fn passage<'a, D: Disk>(&'a mut self, segment: &'a Segment<D>, end: u64) -> Passage<'a, D> {
         let window = segment.file().map(|file| Window::new(file, &mut self.buffer, end));
-        Passage { segment, window, long: &mut self.long }
+        Passage { segment, window }
     }
 
     /// Passes the records of a run to `show`. If the run is damaged, the segment is marked as such.
@@ -790,7 +805,7 @@ impl Reading {
         &mut self,
         segment: &Segment<D>,
         run: &Run,
-        show: &mut dyn FnMut(&Record<'_>),
+        show: &mut dyn FnMut(&Record<'_>, Option<Apart>),
     ) -> Result<(), Damage> {
         self.passage(segment, run.end()).records(run, show)
     }
@@ -800,13 +815,12 @@ impl Reading {
 struct Passage<'a, D: Disk> {
     segment: &'a Segment<D>,
     window: io::Result<Window<'a, D::File>>,
-    long: &'a mut Vec<u8>,
 }
 
 impl<D: Disk> Passage<'_, D> {
-    fn records(&mut self, run: &Run, show: &mut dyn FnMut(&Record<'_>)) -> Result<(), Damage> {
+    fn records(&mut self, run: &Run, show: &mut dyn FnMut(&Record<'_>, Option<Apart>)) -> Result<(), Damage> {
         let flaw = match &mut self.window {
-            Ok(window) => read_run(window, self.long, self.segment.origin, run, show),
+            Ok(window) => scan_run(window, self.segment.origin, run, show),
             Err(_) => Ok(Some((run.offset(), Part::Run))),
         };
         let flaw = flaw.unwrap_or(Some((run.offset(), Part::Run)));

@@ -35,7 +35,7 @@ pub struct Wanted<'a> {
 }
 
 /// Where a record lies in the bytes of a piece.
-struct Place {
+struct Position {
     seqno: u64,
     /// The run it is in.
     run: usize,
@@ -51,14 +51,37 @@ struct Read<D: Disk> {
     at: usize,
 }
 
+/// Where a piece is read to.
+pub trait Place {
+    /// Returns memory for so many bytes; `None` if there is none for them now. What it had before is lost.
+    fn take(&mut self, bytes: usize) -> Option<&mut [u8]>;
+
+    /// Returns the bytes, once they have been read.
+    fn bytes(&mut self) -> &[u8];
+}
+
+impl Place for Vec<u8> {
+    fn take(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        // Not cleared first: zeros are written only where it was never used.
+        if self.len() < bytes {
+            self.resize(bytes, 0);
+        }
+        self.get_mut(..bytes)
+    }
+
+    fn bytes(&mut self) -> &[u8] {
+        self
+    }
+}
+
 impl<D: Disk> Reader<D> {
     /// Shows the wanted records of a vBucket in the order of their seqnos, up to [`SHOWN_MOST`] at once: about `room`
-    /// bytes of runs. Returns the seqno up to which all have been shown. `piece` is kept for its memory.
+    /// bytes of runs, which are read to `piece`. Returns the seqno up to which all have been shown.
     pub fn read_in_order(
         &self,
         wanted: &Wanted<'_>,
         room: usize,
-        piece: &mut Vec<u8>,
+        piece: &mut dyn Place,
         show: &mut dyn FnMut(&[Record<'_>]),
     ) -> Result<u64, ReadError> {
         loop {
@@ -70,6 +93,7 @@ impl<D: Disk> Reader<D> {
                         && !Arc::ptr_eq(&segments, &self.catalogue().segments()) => {}
                 Err(error) => return Err(error),
                 Ok((reads, places, reached)) => {
+                    let piece = piece.bytes();
                     let mut records = Vec::with_capacity(places.len().min(SHOWN_MOST));
                     for places in places.chunks(SHOWN_MOST) {
                         records.clear();
@@ -87,7 +111,7 @@ impl<D: Disk> Reader<D> {
 
 fn decode<'p, D: Disk>(
     reads: &[Read<D>],
-    place: &Place,
+    place: &Position,
     vbucket: u16,
     piece: &'p [u8],
 ) -> Result<Record<'p>, ReadError> {
@@ -98,13 +122,13 @@ fn decode<'p, D: Disk>(
         .ok_or_else(|| damaged(&read.segment, vbucket, offset, Part::Record))
 }
 
-type Piece<D> = (Vec<Read<D>>, Vec<Place>, u64);
+type Piece<D> = (Vec<Read<D>>, Vec<Position>, u64);
 
 fn read_piece<D: Disk>(
     segments: &[Arc<Segment<D>>],
     of: &Wanted<'_>,
     room: usize,
-    piece: &mut Vec<u8>,
+    piece: &mut dyn Place,
 ) -> Result<Piece<D>, ReadError> {
     let Wanted { vbucket, after, end, which } = *of;
     let mut wanted = Vec::new();
@@ -125,12 +149,11 @@ fn read_piece<D: Disk>(
         }
         let at = bytes;
         bytes += run.bytes as usize;
-        // Not cleared first: zeros are written only where it was never used.
-        if piece.len() < bytes {
-            piece.resize(bytes, 0);
-        }
-        read_run(segment, &run, piece.get_mut(at..bytes).unwrap_or_default())?;
         reads.push(Read { segment: Arc::clone(segment), run, at });
+    }
+    let piece = piece.take(bytes).ok_or(ReadError::NoRoom)?;
+    for Read { segment, run, at } in &reads {
+        read_run(segment, run, piece.get_mut(*at..at + run.bytes as usize).unwrap_or_default())?;
     }
     let mut places = Vec::new();
     for (number, read) in reads.iter().enumerate() {
@@ -148,7 +171,7 @@ fn read_piece<D: Disk>(
             let is_in_range = !header.is_state() && after < seqno && seqno <= reached;
             // What is no kind is damaged, and found so when it is decoded.
             if is_in_range && header.kind().is_none_or(|kind| which(kind, header.datatype, seqno)) {
-                places.push(Place { seqno, run: number, at });
+                places.push(Position { seqno, run: number, at });
             }
             at += length;
         }

@@ -124,12 +124,17 @@ impl<'a> Record<'a> {
     }
 
     fn header(&self) -> [u8; RECORD_HEADER_BYTES] {
-        assert!(self.key.len() <= usize::from(u8::MAX) && self.value.len() <= u32::MAX as usize);
+        assert!(self.value.len() <= u32::MAX as usize);
+        self.header_of(self.value.len() as u32)
+    }
+
+    fn header_of(&self, value_bytes: u32) -> [u8; RECORD_HEADER_BYTES] {
+        assert!(self.key.len() <= usize::from(u8::MAX));
         assert!(self.seqno <= MAX_48 && self.rev <= MAX_48);
         let committed = if self.committed { COMMITTED_BIT } else { 0 };
         Put::new()
             .u32(0)
-            .u32(self.value.len() as u32)
+            .u32(value_bytes)
             .u8(self.kind as u8 | committed)
             .u8(self.key.len() as u8)
             .u8(self.datatype)
@@ -167,6 +172,30 @@ impl<'a> Record<'a> {
         bytes.extend_from_slice(self.key);
     }
 
+    /// The same for a record whose value lies in a file: `sum` continues a checksum over it.
+    pub(super) fn encode_front<E>(
+        &self,
+        value_bytes: u32,
+        sum: impl FnOnce(u32) -> Result<u32, E>,
+        bytes: &mut Vec<u8>,
+        origin: Origin,
+        offset: u64,
+    ) -> Result<(), E> {
+        let mut header = self.header_of(value_bytes);
+        if let Some((place, body)) = header.split_first_chunk_mut::<CHECKSUM_BYTES>() {
+            let front = checksum(checksum(origin.seed(offset), body), self.key);
+            *place = sum(front)?.to_le_bytes();
+        }
+        bytes.extend_from_slice(&header);
+        bytes.extend_from_slice(self.key);
+        Ok(())
+    }
+
+    /// Decodes what precedes the value of a record whose checksum was compared. The result has no value.
+    pub(super) fn decode_front(front: &'a [u8]) -> Option<Self> {
+        Self::of(&RecordHeader::read(front)?, front)
+    }
+
     /// Decodes the record at the start of `bytes`, if it is as it was written at this place in a segment.
     pub(super) fn decode(bytes: &'a [u8], origin: Origin, offset: u64) -> Option<Self> {
         let header = RecordHeader::read(bytes)?;
@@ -174,6 +203,19 @@ impl<'a> Record<'a> {
         if checksum(origin.seed(offset), bytes.get(CHECKSUM_BYTES..)?) != header.checksum {
             return None;
         }
+        Self::of(&header, bytes)
+    }
+
+    /// Decodes a record whose value lies apart from what precedes it. The result has no value of its own.
+    pub(super) fn decode_apart(front: &'a [u8], value: &[u8], origin: Origin, offset: u64) -> Option<Self> {
+        let header = RecordHeader::read(front)?;
+        let is_whole = header.record_bytes() == (front.len() + value.len()) as u64;
+        let sum = checksum(checksum(origin.seed(offset), front.get(CHECKSUM_BYTES..)?), value);
+        if is_whole && sum == header.checksum { Self::of(&header, front) } else { None }
+    }
+
+    /// The record whose encoding was checked.
+    fn of(header: &RecordHeader, bytes: &'a [u8]) -> Option<Self> {
         let kind = Kind::from_byte(header.kind_byte & !COMMITTED_BIT)?;
         let mut fields = Fields(bytes.get(10..)?);
         let (datatype, level, flags, expiry) = (fields.u8(), fields.u8(), fields.u32(), fields.u32());

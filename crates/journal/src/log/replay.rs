@@ -2,7 +2,7 @@
 
 use super::buffer::{Buffer, Window, read_up_to};
 use super::damage::{Damage, Part, Spoils};
-use super::format::Origin;
+use super::format::{CHECKSUM_BYTES, Origin, checksum};
 use super::record::{RECORD_HEADER_BYTES, Record, RecordHeader};
 use super::run::{RUN_HEADER_BYTES, Run};
 use super::segment::Segment;
@@ -78,6 +78,88 @@ pub(super) fn read_run<F: File>(
         }
         let Some(record) = Record::decode(bytes, origin, offset) else { return damaged };
         show(&record);
+        offset += length;
+    }
+    Ok((offset != run.end()).then_some((offset, Part::Record)))
+}
+
+/// A value that was not read into memory: where it lies, and what its checksum was compared with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Apart {
+    /// Offset in the segment.
+    pub at: u64,
+    pub bytes: u32,
+    /// The checksum over what precedes it, and over all of the record.
+    front_sum: u32,
+    sum: u32,
+}
+
+impl Apart {
+    /// Passes the value to `show`, piece by piece. Returns false if it is no longer as it was.
+    pub fn read<F: File>(
+        &self,
+        file: &F,
+        piece: &mut Vec<u8>,
+        show: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<bool> {
+        let (mut at, end, mut sum) = (self.at, self.at + u64::from(self.bytes), self.front_sum);
+        while at < end {
+            read_up_to(file, at, (end - at).min(PIECE_BYTES) as usize, piece)?;
+            if piece.is_empty() {
+                return Ok(false);
+            }
+            sum = checksum(sum, piece);
+            show(piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(sum == self.sum)
+    }
+}
+
+/// A value in a file is read in pieces of so many bytes.
+const PIECE_BYTES: u64 = 64 << 10;
+
+/// As [`read_run`], without ever having a record in memory that is longer than the window: such a record is shown without its
+/// value.
+pub(super) fn scan_run<F: File>(
+    window: &mut Window<'_, F>,
+    origin: Origin,
+    run: &Run,
+    show: &mut dyn FnMut(&Record<'_>, Option<Apart>),
+) -> io::Result<Option<(u64, Part)>> {
+    let head = window.at(run.offset(), RUN_HEADER_BYTES)?;
+    let is_there = Run::read_header(head, origin, run.offset()).is_some_and(|(found, _)| found == *run);
+    if !is_there {
+        return Ok(Some((run.offset(), Part::Run)));
+    }
+    let mut offset = run.offset() + RUN_HEADER_BYTES as u64;
+    for _ in 0..run.records {
+        let damaged = Ok(Some((offset, Part::Record)));
+        let Some(header) = RecordHeader::read(window.at(offset, RECORD_HEADER_BYTES)?) else {
+            return damaged;
+        };
+        let length = header.record_bytes();
+        if length > run.end().saturating_sub(offset) {
+            return damaged;
+        }
+        let length_in_memory = usize::try_from(length).unwrap_or(usize::MAX);
+        let bytes = window.at(offset, length_in_memory)?;
+        if bytes.len() == length_in_memory {
+            let Some(record) = Record::decode(bytes, origin, offset) else { return damaged };
+            show(&record, None);
+        } else {
+            let front_bytes = RECORD_HEADER_BYTES + usize::from(header.key_bytes);
+            let at = offset + front_bytes as u64;
+            let Some(front) = bytes.get(CHECKSUM_BYTES..front_bytes) else { return damaged };
+            let front_sum = checksum(origin.seed(offset), front);
+            if window.checksum(front_sum, at, u64::from(header.value_bytes))? != Some(header.checksum) {
+                return damaged;
+            }
+            let front = window.at(offset, front_bytes)?;
+            let Some(record) = Record::decode_front(front) else { return damaged };
+            let apart = Apart { at, bytes: header.value_bytes, front_sum, sum: header.checksum };
+            show(&record, Some(apart));
+        }
         offset += length;
     }
     Ok((offset != run.end()).then_some((offset, Part::Record)))

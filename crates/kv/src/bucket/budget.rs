@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use memory::Gauge;
+use memory::{Gauge, Reservation};
 
 use super::Bucket;
 use crate::index::{Resources, VALUE_MAX};
@@ -52,6 +52,37 @@ impl Bucket {
             self.repay_slab_debt(cx);
         }
         self.admit_in_place(cx, bytes)
+    }
+
+    /// Reserves `bytes` for a large value or for work on one: evicts, or refuses with [`KvError::NoMemory`]. They count at
+    /// once, so that several threads do not take the same room. What could not fit in an empty bucket evicts nothing.
+    pub fn reserve(&self, cx: &mut ThreadContext, bytes: usize) -> Result<Reservation, KvError> {
+        if !self.could_hold(bytes) {
+            return Err(KvError::NoMemory);
+        }
+        let reservation = Reservation::new(self.tenant(), bytes);
+        self.admit(cx, 0)?;
+        Ok(reservation)
+    }
+
+    /// Returns true if there would be room for so much in an empty bucket.
+    pub(crate) fn could_hold(&self, bytes: usize) -> bool {
+        bytes as u64 <= self.watermarks().refuse
+    }
+
+    /// Returns free pages to the system if a large block would otherwise exceed the budget: one that was just allocated, or
+    /// whose `bytes` are about to be. It may be given fresh pages while those of freed values are still resident.
+    pub(crate) fn make_pages_room(&self, bytes: usize) {
+        let tenant = self.tenant();
+        let refuse = self.watermarks().refuse;
+        if tenant.used() <= refuse / 2 {
+            return;
+        }
+        let fits = |resident: usize| (resident + bytes) as u64 + self.buffer_bytes() <= refuse;
+        if tenant.measure().is_some_and(|pages| pages.dirty > 0 && !fits(pages.resident)) {
+            tenant.purge();
+            tenant.measure();
+        }
     }
 
     /// The same for what another node has already: beyond what clients are refused there is a little room.

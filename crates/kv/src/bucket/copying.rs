@@ -22,7 +22,7 @@ use crate::role::Role;
 use crate::storage::check_value;
 use crate::sync_writes::{Copied, SyncWrites};
 use crate::terms::{Rank, Terms};
-use crate::{KvError, ThreadContext, VbId, VbState};
+use crate::{KvError, LARGE_VALUE, ThreadContext, VbId, VbState};
 
 /// A change that the active has made.
 pub enum Foreign<'a> {
@@ -293,6 +293,9 @@ impl Bucket {
                 if !matches!(version.kind, VersionKind::Deletion | VersionKind::Expiration) {
                     let added = version.stored_key.len() + version.value.bytes().len();
                     self.admit_copy(cx, added).map_err(|_| NotCopied::Later)?;
+                    if added > LARGE_VALUE {
+                        self.make_pages_room(added);
+                    }
                 }
             }
             Foreign::System { uid, change, .. } => {

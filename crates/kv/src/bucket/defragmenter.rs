@@ -261,11 +261,6 @@ impl Bucket {
         self.tenant().waste() + slabs.slab_bytes.saturating_sub(slabs.slot_bytes)
     }
 
-    /// Returns true if the last measurement is reason enough to look for sparse slabs.
-    pub(crate) fn is_wasteful(&self) -> bool {
-        self.wastes(&POLICY.serving)
-    }
-
     fn wastes(&self, thresholds: &Gain) -> bool {
         thresholds.is_wasteful(self.tenant().used(), self.wasted_bytes())
     }

@@ -205,6 +205,13 @@ impl PinnedValue {
     pub(crate) fn new(pin: Pin) -> Self {
         Self(pin)
     }
+
+    /// Returns a handle on bytes that are a part of these; `None` if they lie elsewhere.
+    pub fn part(&self, bytes: &[u8]) -> Option<Self> {
+        let start = bytes.as_ptr().addr().checked_sub(self.0.as_ptr().addr())?;
+        let end = start.checked_add(bytes.len()).filter(|end| *end <= self.0.len())?;
+        Some(Self(self.0.part(start..end)))
+    }
 }
 
 impl Deref for PinnedValue {

@@ -149,6 +149,14 @@ impl Durable {
     }
 }
 
+/// A value that comes back from disk.
+pub(crate) enum PutBack<'a> {
+    /// At most [`crate::LARGE_VALUE`]: it is copied.
+    Short(&'a [u8]),
+    /// In the item that it is to be in.
+    Long(LargeBlock),
+}
+
 impl Locked<'_> {
     #[inline]
     pub(crate) fn is_persistent(&self) -> bool {
@@ -749,7 +757,7 @@ impl Locked<'_> {
         hash: u64,
         on_disk: u64,
         datatype: u8,
-        value: &[u8],
+        value: PutBack<'_>,
     ) -> Result<(), KvError> {
         let Some(present) = self.find_stored(stored_key, hash) else { return Ok(()) };
         let old = self.header(present);
@@ -758,7 +766,10 @@ impl Locked<'_> {
         }
         // It may have been compressed in memory since it was written.
         let header = Header { kind: Kind::Document, datatype, ..old };
-        let (location, header) = self.place_stored(stored_key, header, value)?;
+        let (location, header) = match value {
+            PutBack::Short(value) => self.place_stored(stored_key, header, value)?,
+            PutBack::Long(block) => self.place_large(stored_key, header, block),
+        };
         let mut moved = present;
         self.root.relocate(&mut moved.found, location);
         if let Some(order) = &mut self.state.order {

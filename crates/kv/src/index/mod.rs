@@ -36,7 +36,7 @@ pub(crate) use cas::CAS_MOST;
 pub(crate) use compressing::{Block, Candidates, Passage};
 pub(crate) use dirty::DirtySet;
 pub use document::{Document, PinnedValue};
-pub(crate) use durable::{Dirty, OnDisk, SHADOW_AGE_S, Taken, Walked};
+pub(crate) use durable::{Dirty, OnDisk, PutBack, SHADOW_AGE_S, Taken, Walked};
 #[cfg(test)]
 pub(crate) use events::Events;
 pub(crate) use events::Told;

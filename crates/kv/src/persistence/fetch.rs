@@ -7,9 +7,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use journal::log::Found;
+
 use crate::fetch_queue::{Fetch, FetchDone};
-use crate::storage::{FETCHERS, check_value};
-use crate::{Bucket, Key, KvError, NodeContext, Now, Place};
+use crate::index::PutBack;
+use crate::storage::{FETCHERS, JournalDisk, check_value};
+use crate::{Bucket, Key, KvError, LARGE_VALUE, NodeContext, Now, Place};
 
 /// While there is no memory for a value, the pager makes room: the fetcher tries again after this time, and for longer
 /// than the pager puts off its search for what to eject. Then the requests that wait are told to try again.
@@ -85,28 +88,63 @@ impl Fetcher {
         if !is_ejected(cx) {
             return Ok(());
         }
-        bucket.admit(cx, fetch.value_len)?;
-        let counters = &persistence.counters;
-        let is_there = match shard.reader.read(fetch.vb.0, fetch.on_disk, &mut self.buffer) {
-            Ok(Some(record)) if record.key == fetch.stored_key.as_slice() => {
-                let (datatype, value) = (persistence.datatype(record.datatype), record.value);
-                check_value(datatype, value)?;
-                let mut locked = bucket.lock(cx, fetch.vb);
-                locked.put_back(record.key, fetch.hash, fetch.on_disk, datatype, value)?;
-                drop(locked);
-                counters.fetched.fetch_add(1, Relaxed);
-                return Ok(());
-            }
-            Ok(_) => false,
+        let is_there = match shard.reader.find(fetch.vb.0, fetch.on_disk, &mut self.buffer) {
+            Ok(Some(found)) => match self.put_back(cx, fetch, &found) {
+                Ok(true) => {
+                    persistence.counters.fetched.fetch_add(1, Relaxed);
+                    return Ok(());
+                }
+                Ok(false) => false,
+                Err(KvError::ReadFailed) => true,
+                Err(error) => return Err(error),
+            },
+            Ok(None) => false,
             Err(_) => true,
         };
         // Overwritten, deleted or flushed meanwhile, and no longer on disk: the waiting request looks again.
         if !is_ejected(cx) {
             return Ok(());
         }
-        counters.fetch_failures.fetch_add(1, Relaxed);
+        persistence.counters.fetch_failures.fetch_add(1, Relaxed);
         // A read that failed may succeed later; a record that is not there will not come back.
         Err(if is_there { KvError::ReadFailed } else { KvError::Damaged })
+    }
+}
+
+impl Fetcher {
+    /// Puts a value that was found back into memory. A long one is read into its item: it is never in memory twice. Returns
+    /// false if it is another key's.
+    fn put_back(
+        &mut self,
+        cx: &mut NodeContext,
+        fetch: &Fetch,
+        found: &Found<JournalDisk>,
+    ) -> Result<bool, KvError> {
+        let (bucket, stored_key) = (&fetch.bucket, fetch.stored_key.as_slice());
+        let persistence = bucket.persistence().ok_or(KvError::BucketGone)?;
+        let failed = |_| KvError::ReadFailed;
+        if found.value_bytes() <= LARGE_VALUE {
+            bucket.admit(cx, found.value_bytes())?;
+            let record = found.read(&mut self.buffer).map_err(failed)?;
+            if record.key != stored_key {
+                return Ok(false);
+            }
+            let datatype = persistence.datatype(record.datatype);
+            check_value(datatype, record.value)?;
+            let value = PutBack::Short(record.value);
+            bucket.lock(cx, fetch.vb).put_back(stored_key, fetch.hash, fetch.on_disk, datatype, value)?;
+            return Ok(true);
+        }
+        let mut item = bucket.prepare_stored(cx, stored_key.len(), found.value_bytes())?;
+        let record = found.read_apart(&mut self.buffer, item.window(0, usize::MAX)).map_err(failed)?;
+        if record.key != stored_key {
+            return Ok(false);
+        }
+        let datatype = persistence.datatype(record.datatype);
+        check_value(datatype, item.bytes())?;
+        let value = PutBack::Long(item.block);
+        bucket.lock(cx, fetch.vb).put_back(stored_key, fetch.hash, fetch.on_disk, datatype, value)?;
+        Ok(true)
     }
 }
 
@@ -121,7 +159,7 @@ pub fn fetch(
 ) -> Option<usize> {
     let (on_disk, stored_key, value_len) = bucket.lock(cx, at.vb).ejected(key, at.hash)?;
     let (vb, hash) = (at.vb, at.hash);
-    let fetch = Fetch { bucket: Arc::clone(bucket), vb, hash, on_disk, stored_key, value_len };
+    let fetch = Fetch { bucket: Arc::clone(bucket), vb, hash, on_disk, stored_key };
     let queue = cx.node.fetch_queue(usize::from(vb.0) % FETCHERS);
     let mut asked = queue.asked.lock();
     let waiters = asked.waiters.entry(fetch.wanted()).or_default();

@@ -4,11 +4,13 @@
 //! put into the outputs, but held there until the group is written. If that fails the database is restored to its state
 //! before the group, held output is taken back, and every transaction of the group gets the error.
 
+use super::output::Output;
 use super::waits::Wait;
 use super::{DatabaseId, Log, Now, SCRATCH_BYTES_MAX, Server, SessionId, table_log};
 use crate::error::Error;
 use crate::history::CommitId;
 use crate::transaction::{self, Context, Outcome};
+use std::sync::Arc;
 use wire::json::{Value, write};
 use wire::jsonrpc::Params;
 
@@ -201,16 +203,24 @@ impl<L: Log> Server<L> {
             self.catch_up(session);
             self.group.caught_up.push(session);
         }
-        let result = std::mem::take(&mut self.scratch.reply);
-        self.group_reply(session, true, |out| {
-            out.extend_from_slice(b"{\"id\":");
-            write_id(out);
-            // Reserves all of the rest: a long result must not be moved, and take twice its length, for the sake of its
-            // end.
-            out.reserve(RESULT_BEGIN.len() + result.len() + REPLY_END.len());
-            out.extend_from_slice(RESULT_BEGIN);
-            out.extend_from_slice(&result);
-            out.extend_from_slice(REPLY_END);
+        let mut result = std::mem::take(&mut self.scratch.reply);
+        let is_long = result.len() > SCRATCH_BYTES_MAX;
+        self.group_reply(session, true, |output| {
+            output.write(|out| {
+                out.extend_from_slice(b"{\"id\":");
+                write_id(out);
+                out.extend_from_slice(RESULT_BEGIN);
+                if !is_long {
+                    out.extend_from_slice(&result);
+                    out.extend_from_slice(REPLY_END);
+                }
+            });
+            if is_long {
+                // Sent from where it was built: a copy would need its length again.
+                result.shrink_to_fit();
+                output.push_shared(Arc::new(std::mem::take(&mut result)));
+                output.append(REPLY_END);
+            }
         });
         if result.capacity() <= SCRATCH_BYTES_MAX {
             self.scratch.reply = result;
@@ -219,17 +229,17 @@ impl<L: Log> Server<L> {
 
     /// Appends an answer within the group that does not depend on it.
     pub(super) fn group_answer(&mut self, session: SessionId, write: impl FnOnce(&mut Vec<u8>)) {
-        self.group_reply(session, false, write);
+        self.group_reply(session, false, |output| output.write(write));
     }
 
     fn group_error(&mut self, session: SessionId, id: Value<'_>, error: &Error) {
         self.group_answer(session, |out| write_error(out, id, error));
     }
 
-    fn group_reply(&mut self, session: SessionId, transaction: bool, write: impl FnOnce(&mut Vec<u8>)) {
+    fn group_reply(&mut self, session: SessionId, transaction: bool, append: impl FnOnce(&mut Output)) {
         let Some(output) = self.sessions.output(session) else { return };
         let start = output.held_bytes();
-        output.write(write);
+        append(output);
         let end = output.held_bytes();
         self.group.replies.push(Reply { session, start, end, transaction });
     }

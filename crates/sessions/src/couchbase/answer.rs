@@ -134,12 +134,11 @@ impl Answer {
         out.stored(document);
     }
 
-    /// The answer to a sub-document lookup of one path.
-    pub(super) fn fragment(&self, status: Status, cas: u64, value: &[u8], out: &mut Output) {
-        let datatype = if value.is_empty() { datatype::RAW } else { self.datatype_of(datatype::JSON) };
+    /// The head of the answer to a sub-document lookup of one path; `value_len` bytes follow.
+    pub(super) fn fragment(&self, status: Status, cas: u64, value_len: usize, out: &mut Output) {
+        let datatype = if value_len == 0 { datatype::RAW } else { self.datatype_of(datatype::JSON) };
         let reply = Reply { cas, datatype, ..self.reply(status) };
-        out.bytes(reply.head(&[], 0, value.len()).as_bytes());
-        out.bytes(value);
+        out.bytes(reply.head(&[], 0, value_len).as_bytes());
     }
 
     /// Begins an answer whose status and length are known at its end; see [`Answer::close`].

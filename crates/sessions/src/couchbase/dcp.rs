@@ -275,6 +275,10 @@ pub(super) fn stream(
     if producer.streams_of(vb.0) >= STREAMS_MOST {
         return answer.error(Status::ETMPFAIL, "There are 64 streams of the vBucket on this connection", out);
     }
+    // Their number is bounded by what clients may hold altogether.
+    if cx.node.client_memory().allowance() < producer::STREAM_BYTES {
+        return answer.error(Status::ETMPFAIL, "Clients hold too much memory for another stream", out);
+    }
     let place = Place { vbucket: vb.0, opaque: request.header.opaque, stream_id: wanted.stream_id };
     if producer.has_stream(&place) {
         return answer.error(Status::KEY_EEXISTS, "There is such a stream already", out);

@@ -269,9 +269,9 @@ impl Link {
         let is_stuck = self.stuck_until_ms.is_some();
         if self.received.is_empty() && !is_stuck {
             let taken = self.take_frames(input, may_load, cx);
-            self.received.extend_from_slice(input.get(taken..).unwrap_or_default());
+            self.keep(input.get(taken..).unwrap_or_default());
         } else {
-            self.received.extend_from_slice(input);
+            self.keep(input);
             if !is_stuck {
                 let received = std::mem::take(&mut self.received);
                 let taken = self.take_frames(&received, may_load, cx);
@@ -290,6 +290,17 @@ impl Link {
             self.failure = Some(format!("it sends more than {BUFFER_BYTES} bytes, the size of the buffer"));
         }
         self.acknowledge(cx);
+    }
+
+    /// Keeps what was not taken. A long frame gets its memory at once: a buffer that doubles would take up to three times as
+    /// much while it grows.
+    fn keep(&mut self, input: &[u8]) {
+        self.received.extend_from_slice(input);
+        let Some(head) = self.received.first_chunk() else { return };
+        let frame_bytes = HEADER_LEN + Header::decode(head).body_len as usize;
+        if (self.received.capacity() + 1..=FRAME_MAX).contains(&frame_bytes) {
+            self.received.reserve_exact(frame_bytes - self.received.len());
+        }
     }
 
     /// Answers NOOPs behind what finds no room: otherwise the other node would think that this one is gone.

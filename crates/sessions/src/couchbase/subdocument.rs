@@ -6,17 +6,21 @@
 //!                 ^                                                       │ changed meanwhile
 //!                 └───────────────────────────────────────────────────────┘
 //! ```
-//! Nothing is looked up or edited under a vBucket's lock; a long value is read where it lies. All operations of a
+//! Nothing is looked up or edited under a vBucket's lock. A long value is read where it lies, and its parts are sent from
+//! there; what a long one is edited to lies in the bucket's memory, within its budget (see [`body`]). All operations of a
 //! request are done, or none.
 //!
-//! * [`subject`]: the document as it was read; [`attributes`]: extended attributes, virtual ones, and macros.
+//! * [`subject`]: the document as it was read; [`body`]: its body while it is edited; [`attributes`]: extended attributes,
+//!   virtual ones, and macros.
 
 mod attributes;
+mod body;
 mod subject;
 
 use std::borrow::Cow;
 
 use attributes::Attributes;
+use body::Edit;
 use kv::users::roles::Rights;
 use kv::{Expiry, KvError, Meter, NodeContext, Store, Value};
 use subject::{State, Subject};
@@ -134,11 +138,14 @@ fn look_up(
     let cas = subject.visible_cas;
     if let ([spec], true) = (&request.specs[..], request.is_single) {
         match look_up_one(spec, &subject, cx.now.unix_s) {
-            Ok(found) => answer.fragment(success, cas, &found, out),
+            Ok(found) => {
+                answer.fragment(success, cas, found.len(), out);
+                subject.send(&found, out);
+            }
             Err(status) => answer.status(status, out),
         }
     } else {
-        let (mark, mut has_failed) = (out.mark(), false);
+        let (mark, before, mut has_failed) = (out.mark(), out.len(), false);
         let most = operation.value_limit.saturating_mul(ANSWER_VALUES_MAX);
         let head = answer.open(cas, &[], out);
         for spec in &request.specs {
@@ -148,14 +155,14 @@ fn look_up(
                 Err(status) => (*status, &[][..]),
             };
             has_failed |= status != Status::SUCCESS;
-            if out.mark() - mark + found.len() > most {
+            if out.len() - before + found.len() > most {
                 out.truncate(mark);
                 answer.error(Status::E2BIG, "The answer would be too long", out);
                 return Ok(Executed::Answered);
             }
             out.bytes(&status.0.to_be_bytes());
             out.bytes(&u32::try_from(found.len()).unwrap_or(u32::MAX).to_be_bytes());
-            out.bytes(found);
+            subject.send(found, out);
         }
         let status = match (has_failed, is_deleted) {
             (false, _) => success,
@@ -213,7 +220,7 @@ fn find<'t>(
 /// What a mutation makes of a document.
 struct Edited<'s> {
     attributes: Attributes,
-    body: Cow<'s, [u8]>,
+    body: Edit<'s>,
     datatype: u8,
     is_deleted: bool,
     /// Results of counters: operation, number.
@@ -279,7 +286,7 @@ fn attempt(
         State::Deleted if cas != 0 && cas != subject.cas => return Err(Failure::Kv(KvError::Exists)),
         _ => {}
     }
-    let edited = edit(request, &subject, cx.now.unix_s)?;
+    let edited = edit(operation, request, &subject, cx)?;
     let status = if edited.is_deleted { Status::SUBDOC_SUCCESS_DELETED } else { Status::SUCCESS };
     let mut result = Vec::new();
     for (index, number) in &edited.numbers {
@@ -297,7 +304,13 @@ fn attempt(
 }
 
 /// Edits a copy of the document.
-fn edit<'s>(request: &Request<'_>, subject: &'s Subject, now_s: u32) -> Result<Edited<'s>, Failure> {
+fn edit<'s>(
+    operation: &Operation<'_>,
+    request: &'s Request<'_>,
+    subject: &'s Subject,
+    cx: &mut NodeContext,
+) -> Result<Edited<'s>, Failure> {
+    let now_s = cx.now.unix_s;
     let creates = subject.state == State::Missing;
     let makes_parents = request.has(document_flags::MKDOC | document_flags::ADD);
     let is_deleted = match subject.state {
@@ -307,7 +320,7 @@ fn edit<'s>(request: &Request<'_>, subject: &'s Subject, now_s: u32) -> Result<E
     };
     let mut edited = Edited {
         attributes: Attributes::of(subject),
-        body: Cow::Borrowed(subject.body()),
+        body: Edit::Unchanged(subject.body()),
         datatype: subject.kept_datatype(),
         is_deleted,
         numbers: Vec::new(),
@@ -328,22 +341,24 @@ fn edit<'s>(request: &Request<'_>, subject: &'s Subject, now_s: u32) -> Result<E
             Verb::Change(change) => {
                 if !has_body {
                     let is_array = matches!(spec.path, [] | [b'[', ..]);
-                    edited.body = Cow::Borrowed(if is_array { b"[]" } else { b"{}" });
-                } else if matches!(edited.body, Cow::Borrowed(_)) {
-                    edited.body = Cow::Borrowed(subject.json().map_err(at)?);
+                    edited.body = Edit::Unchanged(if is_array { b"[]" } else { b"{}" });
+                } else if matches!(edited.body, Edit::Unchanged(_)) {
+                    edited.body = Edit::Unchanged(subject.json().map_err(at)?);
                 } else if edited.datatype & datatype::JSON == 0 {
                     subdocument::check(&edited.body).map_err(|error| at(status_of(error)))?;
                 }
                 let path = Path::parse(spec.path).map_err(|error| at(status_of(error)))?;
                 let makes_parents = makes_parents || spec.has(path_flags::MKDIR_P);
+                // The replacement is a copy of the operand.
+                let _copy = body::reserve_copy(operation, spec.operand.len(), cx)?;
                 let splice = subdocument::edit(&edited.body, change, &path, spec.operand, makes_parents);
                 let splice = splice.map_err(|error| at(status_of(error)))?;
                 edited.numbers.extend(splice.number.map(|number| (index, number)));
-                edited.body = Cow::Owned(spliced(edited.body, &splice));
+                edited.body.splice(&splice, operation, cx)?;
                 (edited.datatype, has_body) = (datatype::JSON, true);
             }
             Verb::SetDocument => {
-                edited.body = Cow::Owned(spec.operand.to_vec());
+                edited.body = Edit::Replaced(spec.operand);
                 (edited.datatype, has_body) = (json::of_long(&edited.body), true);
             }
             Verb::ReplaceBodyWithXattr => {
@@ -355,12 +370,12 @@ fn edit<'s>(request: &Request<'_>, subject: &'s Subject, now_s: u32) -> Result<E
                 let found = found.map_err(at)?;
                 let is_binary = spec.has(path_flags::BINARY);
                 let body = if is_binary { attributes::decode_binary(&found).map_err(at)? } else { found };
-                edited.body = Cow::Owned(body);
+                edited.body = Edit::Short(body);
                 edited.datatype = if is_binary { json::of_long(&edited.body) } else { datatype::JSON };
                 has_body = true;
             }
             Verb::DeleteDocument => {
-                edited.body = Cow::Borrowed(&[]);
+                edited.body = Edit::Replaced(&[]);
                 edited.is_deleted = true;
             }
             Verb::Get | Verb::Exists | Verb::GetCount | Verb::GetDocument => {
@@ -369,27 +384,17 @@ fn edit<'s>(request: &Request<'_>, subject: &'s Subject, now_s: u32) -> Result<E
         }
     }
     if edited.is_deleted {
-        edited.body = Cow::Borrowed(&[]);
+        edited.body = Edit::Replaced(&[]);
         if subject.state == State::Live {
             edited.attributes.outlive();
         }
     } else if !has_body {
         // Only extended attributes were named.
         debug_assert!(creates || request.has(document_flags::REVIVE));
-        edited.body = Cow::Borrowed(&b"{}"[..]);
+        edited.body = Edit::Replaced(b"{}");
         edited.datatype = datatype::JSON;
     }
     Ok(edited)
-}
-
-fn spliced(body: Cow<'_, [u8]>, splice: &subdocument::Splice) -> Vec<u8> {
-    match body {
-        Cow::Borrowed(bytes) => [&bytes[..splice.at.start], &splice.with, &bytes[splice.at.end..]].concat(),
-        Cow::Owned(mut bytes) => {
-            bytes.splice(splice.at.clone(), splice.with.iter().copied());
-            bytes
-        }
-    }
 }
 
 /// Stores what was edited, if the document is still what was read; `None` if it is not.
@@ -400,7 +405,7 @@ fn store(
     edited: Edited<'_>,
     cx: &mut NodeContext,
 ) -> Result<Option<kv::Written>, Failure> {
-    let Edited { attributes, body, datatype, is_deleted, .. } = edited;
+    let Edited { attributes, mut body, datatype, is_deleted, .. } = edited;
     let Operation { bucket, key, place, durability, value_limit, infos, .. } = operation;
     if body.len() + attributes.user_bytes() > *value_limit {
         return Err(Failure::Kv(KvError::TooBig));
@@ -413,6 +418,8 @@ fn store(
     let mut small = Vec::new();
     let mut large = None;
     if is_deleted {
+    } else if let (true, Edit::Long(item)) = (section.is_empty(), &mut body) {
+        large = item.take();
     } else if total > LARGE_VALUE {
         let mut item = bucket.prepare_large(cx, *key, total)?;
         let (for_section, for_body) = item.window(0, total).split_at_mut(section.len());

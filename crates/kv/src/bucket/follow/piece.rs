@@ -11,6 +11,7 @@ use crate::index::SHADOW_AGE_S;
 use crate::lock_order::{Ranked, rank};
 use crate::news::News;
 use crate::storage::{DELETED, EXPIRED};
+use crate::{LARGE_VALUE, PinnedValue};
 
 /// A piece of the journal that a stream waits for.
 pub(crate) struct Wanted {
@@ -42,6 +43,7 @@ pub(crate) struct Shelf(Ranked<Option<Result<Piece, ()>>, { rank::SHELF }>);
 /// Records of the journal, in the order of their seqnos.
 #[derive(Default)]
 pub(crate) struct Piece {
+    /// Keys, and values that are not long.
     bytes: Vec<u8>,
     records: Vec<Kept>,
     /// How many have been handed out.
@@ -65,6 +67,8 @@ struct Kept {
     at: usize,
     key_len: usize,
     value_len: usize,
+    /// A long value: a part of what was read, in the bucket's memory.
+    long: Option<PinnedValue>,
 }
 
 impl Shelf {
@@ -80,8 +84,8 @@ impl Shelf {
 }
 
 impl Piece {
-    /// Appends a record. `datatype`: what is believed of it.
-    pub(crate) fn push(&mut self, record: &Record<'_>, datatype: u8) {
+    /// Appends a record. `datatype`: what is believed of it. A long value that lies in `read` stays there, a part of it.
+    pub(crate) fn push(&mut self, record: &Record<'_>, datatype: u8, read: Option<&PinnedValue>) {
         let is_shadow = record.datatype & DELETED != 0;
         let kind = match record.kind {
             RecordKind::Document if is_shadow => VersionKind::Deletion,
@@ -99,9 +103,11 @@ impl Piece {
         // Earlier versions wrote the prepare's CAS.
         let is_seqno = kind != VersionKind::Abort || cas <= SEQNO_MOST;
         let cas = if is_seqno { cas } else { 0 };
-        let (at, key_len, value_len) = (self.bytes.len(), key.len(), value.len());
+        let long = read.filter(|_| value.len() > LARGE_VALUE).and_then(|read| read.part(value));
+        let in_place = if long.is_some() { &[] } else { value };
+        let (at, key_len, value_len) = (self.bytes.len(), key.len(), in_place.len());
         self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(value);
+        self.bytes.extend_from_slice(in_place);
         let datatype = datatype & !DELETED;
         self.records.push(Kept {
             kind,
@@ -116,6 +122,7 @@ impl Piece {
             at,
             key_len,
             value_len,
+            long,
         });
     }
 
@@ -129,19 +136,20 @@ impl Piece {
         self.reached
     }
 
-    /// Returns the bytes that it takes.
+    /// Returns the bytes that it takes, without those that its bucket is charged for.
     pub(super) fn held_bytes(&self) -> usize {
         self.bytes.capacity() + self.records.capacity() * size_of::<Kept>()
     }
 
     /// Takes the next record.
     pub(super) fn next(&mut self) -> Option<Version<'_>> {
-        let kept = self.records.get(self.done)?;
+        let kept = self.records.get_mut(self.done)?;
         self.done += 1;
+        let long = kept.long.take();
         let bytes = self.bytes.get(kept.at..kept.at + kept.key_len + kept.value_len).unwrap_or_default();
         let (stored_key, value) = bytes.split_at_checked(kept.key_len).unwrap_or_default();
         let Kept { kind, seqno, rev, cas, flags, expiry, datatype, level, committed, .. } = *kept;
-        let value = VersionValue::Bytes(value);
+        let value = long.map_or(VersionValue::Bytes(value), VersionValue::Pinned);
         Some(Version { kind, seqno, rev, cas, flags, expiry, datatype, level, committed, stored_key, value })
     }
 }

@@ -135,6 +135,10 @@ enum Noop {
     Sent { at_ms: u64 },
 }
 
+/// Memory of a stream at rest: itself, its places in the producer's tables, its entry among its vBucket's followers.
+pub(super) const STREAM_BYTES: usize = 480;
+const _: () = assert!(size_of::<Sending>() + 2 * size_of::<Name>() <= STREAM_BYTES);
+
 /// A connection that is sent streams.
 pub(crate) struct Producer {
     opened: Opened,
@@ -324,7 +328,7 @@ impl Producer {
     /// Returns the bytes that are kept of what has been read from disk.
     pub(crate) fn held_bytes(&self) -> usize {
         let reading = self.reading.and_then(|name| self.streams.get(&name));
-        reading.map_or(0, |sending| sending.stream.held_bytes())
+        self.streams.len() * STREAM_BYTES + reading.map_or(0, |sending| sending.stream.held_bytes())
     }
 
     /// Ends a stream. Returns false if there is none.

@@ -8,6 +8,7 @@ use kv::{Bucket, Document, KvError, NodeContext, PinnedValue};
 use wire::binary::{Status, datatype};
 use wire::{snappy, subdocument};
 
+use super::super::super::Output;
 use super::super::documents::Operation;
 use super::super::json;
 use super::status_of;
@@ -154,6 +155,18 @@ impl Subject {
     /// The document's bytes, whatever they are.
     pub(super) fn body(&self) -> &[u8] {
         &self.body
+    }
+
+    /// Appends bytes to an output; those of a long body from where they lie.
+    pub(super) fn send(&self, bytes: &[u8], out: &mut Output) {
+        let pinned = match &self.body {
+            Body::Pinned(body) if bytes.len() > LARGE_VALUE => body.part(bytes),
+            _ => None,
+        };
+        match pinned {
+            Some(pinned) => out.pinned(pinned),
+            None => out.bytes(bytes),
+        }
     }
 
     /// The document, which must be JSON.

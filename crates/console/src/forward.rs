@@ -1,9 +1,9 @@
 //! Changes of scopes and collections that come to a node which does not make them.
 //!
 //! SDKs send them to any node of the map. The node that is the active of vBucket 0 makes them; another one sends the
-//! request there, with the login that came with it, and answers with what is answered. It goes to the HTTP port of a node
-//! in `replication.peers`, and not at all if replication uses TLS: then the change is refused here. What was sent on once is
-//! not sent on again.
+//! request there, with the login that came with it, and answers with what is answered. It goes to the HTTP port of a
+//! node in `replication.peers`, and not at all if replication uses TLS: then the change is refused here. What was
+//! sent on once is not sent on again.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -20,8 +20,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 type Fields = Form<Vec<(String, String)>>;
 
-/// `GET /pools/default/buckets/B/vbuckets`: the role of each vBucket, and what it has. 503 while its journal is read: it
-/// is not known before.
+/// `GET /pools/default/buckets/B/vbuckets`: the role of each vBucket, and what it has. 503 while its journal is read:
+/// it is not known before.
 pub async fn list(State(console): State<Console>, Path(name): Path<String>) -> Response {
     let Some(bucket) = console.node.bucket(&name) else { return missing() };
     all_shown(&console, &bucket, 0..=bucket.vbuckets() - 1)

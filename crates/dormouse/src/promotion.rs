@@ -4,8 +4,8 @@
 //!   ask all members what they have ──> would enough of them answer? ──> they promise a new term, and stop acting in lower ones
 //!        ──> per vBucket: [`elect`] ──> the elected become active, the others their replicas
 //! ```
-//! Nothing is changed before it is known that enough members answer. What they say after the promise decides: before, the
-//! old active may go on.
+//! Nothing is changed before it is known that enough members answer. What they say after the promise decides: before,
+//! the old active may go on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -228,8 +228,8 @@ fn refusal(vb: u16, members: &[Member]) -> String {
         Some(format!("\n  {}: {why}", shown(&member.name)))
     });
     format!(
-        "vBucket {vb} is not promoted: acknowledged durable writes might be lost. Bring the missing nodes back, or repeat \
-         with --force. No answer from:{}",
+        "vBucket {vb} is not promoted: acknowledged durable writes might be lost. Bring the missing nodes back, or \
+         repeat with --force. No answer from:{}",
         silent.collect::<String>()
     )
 }
@@ -276,11 +276,14 @@ fn carry_out(
 fn document(term: u64, members: &[Member], decisions: &BTreeMap<u16, Decision>) -> Value {
     let answered =
         members.iter().map(|member| json!({ "node": member.name, "error": member.vbuckets.as_ref().err() }));
-    let of = |(vb, decision): (&u16, &Decision)| json!({ "vbucket": vb, "chain": decision.chain, "mayHaveLost": !decision.is_safe });
+    let mut all = Vec::new();
+    for (vb, Decision { chain, is_safe }) in decisions {
+        all.push(json!({ "vbucket": vb, "chain": chain, "mayHaveLost": !is_safe }));
+    }
     json!({
         "term": term,
         "nodes": answered.collect::<Vec<_>>(),
-        "vbuckets": decisions.iter().map(of).collect::<Vec<_>>(),
+        "vbuckets": all,
     })
 }
 
@@ -301,7 +304,8 @@ fn report(term: u64, members: &[Member], decisions: &BTreeMap<u16, Decision>) ->
     let unsafe_count = decisions.values().filter(|decision| !decision.is_safe).count();
     if unsafe_count > 0 {
         text += &format!(
-            "{unsafe_count} vBuckets may have lost durable writes that were acknowledged: too few of their members answered.\n"
+            "{unsafe_count} vBuckets may have lost durable writes that were acknowledged: too few of their members \
+             answered.\n"
         );
     }
     text

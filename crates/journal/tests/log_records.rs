@@ -69,8 +69,8 @@ fn records_come_back_as_they_were_written() {
     }
 }
 
-/// A record in a long run is found by the headers before it, and its value is read to where it is wanted: the buffer never
-/// has more than a short run.
+/// A record in a long run is found by the headers before it, and its value is read to where it is wanted: the buffer
+/// never has more than a short run.
 #[test]
 fn a_long_value_is_read_to_where_it_is_wanted() {
     let disk = SimulatedDisk::new();

@@ -786,8 +786,8 @@ impl Bucket {
         self.prefixes.reset();
     }
 
-    /// Returns the bucket's memory figures, with resident memory measured now. For those who ask: the budget does not take
-    /// note of it.
+    /// Returns the bucket's memory figures, with resident memory measured now. For those who ask: the budget does not
+    /// take note of it.
     pub fn memory(&self) -> MemoryFigures {
         memory::backend::refresh();
         self.memory_refreshed()

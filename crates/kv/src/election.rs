@@ -2,8 +2,8 @@
 //!
 //! Members of its chains have promised a term, and have said what they have. A durable write was acknowledged by a
 //! majority of each chain, so with n members any n - majority + 1 of them include one that has it. Of these the one of
-//! the highest [`Rank`] has all of them. A member that is damaged, or that has forgotten what it had acknowledged, cannot
-//! answer for anything: it counts as one that is missing.
+//! the highest [`Rank`] has all of them. A member that is damaged, or that has forgotten what it had acknowledged,
+//! cannot answer for anything: it counts as one that is missing.
 
 use crate::terms::Rank;
 

@@ -25,8 +25,8 @@ pub fn item_footprint(size: usize) -> usize {
     crate::footprint(PREFIX + size)
 }
 
-/// Bytes counted as in flight before they are allocated, so that of several threads that ask for much each sees what the
-/// others will take. Dropping it takes them off the account.
+/// Bytes counted as in flight before they are allocated, so that of several threads that ask for much each sees what
+/// the others will take. Dropping it takes them off the account.
 ///
 /// It also accounts for memory outside the tenant's arena that is used on the tenant's behalf.
 pub struct Reservation {
@@ -72,8 +72,8 @@ impl LargeBlock {
         Some(Self { tenant: Arc::clone(tenant), item, size, ready: 0 })
     }
 
-    /// Allocates room for an item of `size` bytes whose [`item_footprint`] was reserved. Returns `None` if the system is
-    /// out of memory.
+    /// Allocates room for an item of `size` bytes whose [`item_footprint`] was reserved. Returns `None` if the system
+    /// is out of memory.
     pub fn within(reservation: Reservation, size: usize) -> Option<Self> {
         assert_eq!(reservation.bytes, item_footprint(size));
         let block = reservation.tenant.allocate_reserved(PREFIX + size)?;

@@ -675,8 +675,8 @@ impl Tenant {
         u64::try_from(self.slab_peak.load(Relaxed) - self.slab_bytes.load(Relaxed)).unwrap_or(0)
     }
 
-    /// Returns all free pages to the system now. One thread does so at a time, and the others wait for it: then what they
-    /// are about to allocate does not add to pages that are still leaving.
+    /// Returns all free pages to the system now. One thread does so at a time, and the others wait for it: then what
+    /// they are about to allocate does not add to pages that are still leaving.
     pub fn purge(&self) {
         let _one_at_a_time = self.purging.lock().unwrap_or_else(PoisonError::into_inner);
         // The waste includes the pages that are leaving until they have left, and the caller measures again.

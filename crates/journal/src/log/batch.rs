@@ -139,8 +139,8 @@ impl<'a, D: Disk> Batch<'a, D> {
         Ok(())
     }
 
-    /// Writes a record whose value lies in another segment. Returns false, with nothing written of it, if the value is no longer
-    /// as it was.
+    /// Writes a record whose value lies in another segment. Returns false, with nothing written of it, if the value
+    /// is no longer as it was.
     pub(super) fn push_apart(
         &mut self,
         record: &Record<'_>,

@@ -44,8 +44,8 @@ impl<D: Disk> Reader<D> {
         &self.0
     }
 
-    /// Returns the record of this seqno, if it is in a committed batch. It lies in `buffer`, which grows to its length, or to
-    /// that of a short run.
+    /// Returns the record of this seqno, if it is in a committed batch. It lies in `buffer`, which grows to its
+    /// length, or to that of a short run.
     pub fn read<'b>(
         &self,
         vbucket: u16,
@@ -110,8 +110,8 @@ impl<D: Disk> Found<D> {
         Record::decode(bytes, self.segment.origin, self.offset).ok_or_else(|| self.damaged())
     }
 
-    /// Reads its value into `value`, which has [`Self::value_bytes`], and what precedes it into `front`. The record that is
-    /// returned has no value of its own.
+    /// Reads its value into `value`, which has [`Self::value_bytes`], and what precedes it into `front`. The record
+    /// that is returned has no value of its own.
     pub fn read_apart<'b>(&self, front: &'b mut Vec<u8>, value: &mut [u8]) -> Result<Record<'b>, ReadError> {
         debug_assert_eq!(value.len(), self.value_bytes());
         let file = self.segment.file()?;

@@ -119,8 +119,8 @@ impl Apart {
 /// A value in a file is read in pieces of so many bytes.
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// As [`read_run`], without ever having a record in memory that is longer than the window: such a record is shown without its
-/// value.
+/// As [`read_run`], without ever having a record in memory that is longer than the window: such a record is shown
+/// without its value.
 pub(super) fn scan_run<F: File>(
     window: &mut Window<'_, F>,
     origin: Origin,

@@ -54,8 +54,9 @@ impl Bucket {
         self.admit_in_place(cx, bytes)
     }
 
-    /// Reserves `bytes` for a large value or for work on one: evicts, or refuses with [`KvError::NoMemory`]. They count at
-    /// once, so that several threads do not take the same room. What could not fit in an empty bucket evicts nothing.
+    /// Reserves `bytes` for a large value or for work on one: evicts, or refuses with [`KvError::NoMemory`]. They
+    /// count at once, so that several threads do not take the same room. What could not fit in an empty bucket evicts
+    /// nothing.
     pub fn reserve(&self, cx: &mut ThreadContext, bytes: usize) -> Result<Reservation, KvError> {
         if !self.could_hold(bytes) {
             return Err(KvError::NoMemory);
@@ -70,8 +71,9 @@ impl Bucket {
         bytes as u64 <= self.watermarks().refuse
     }
 
-    /// Returns free pages to the system if a large block would otherwise exceed the budget: one that was just allocated, or
-    /// whose `bytes` are about to be. It may be given fresh pages while those of freed values are still resident.
+    /// Returns free pages to the system if a large block would otherwise exceed the budget: one that was just
+    /// allocated, or whose `bytes` are about to be. It may be given fresh pages while those of freed values are still
+    /// resident.
     pub(crate) fn make_pages_room(&self, bytes: usize) {
         let tenant = self.tenant();
         let refuse = self.watermarks().refuse;

@@ -39,7 +39,8 @@ impl Bucket {
     }
 
     /// Changes the scopes and collections, durably if they are kept. Returns the manifest's uid. The documents of
-    /// a collection that is gone are reclaimed in the background. Refused on a node that is not the active of vBucket 0, and while a majority of some chain has yet to acknowledge the change before.
+    /// a collection that is gone are reclaimed in the background. Refused on a node that is not the active of vBucket
+    /// 0, and while a majority of some chain has yet to acknowledge the change before.
     pub fn change_collections(
         &self,
         f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError>,

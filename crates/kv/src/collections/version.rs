@@ -12,16 +12,16 @@
 //! *Uniqueness.* In one term one node makes changes, one after the other: the next is accepted only when a majority has
 //! acknowledged the one before, also if that was made in an earlier term ([`ManifestError::Unacknowledged`]). A node
 //! that is elected by a majority has every acknowledged change. Call `a` the number of these at some time. A term that
-//! begins then has at least `a` changes behind it; what is lost of a term has at most `a + 1`: one was not acknowledged.
-//! Each term adds [`UIDS_PER_TERM`] to the uid, so uid = changes + 256 * term: what term t loses has at most uid
-//! `a + 1 + 256 t`, less than `a + 256 (t + 1)`, the least of any later term. (2 would do; there is room for changes that
-//! have no event and are not waited for, the settings of a collection.) The ids of scopes and of collections work
-//! likewise: each term skips [`IDS_PER_CHANGE`], the most that one change gives.
+//! begins then has at least `a` changes behind it; what is lost of a term has at most `a + 1`: one was not
+//! acknowledged. Each term adds [`UIDS_PER_TERM`] to the uid, so uid = changes + 256 * term: what term t loses has at
+//! most uid `a + 1 + 256 t`, less than `a + 256 (t + 1)`, the least of any later term. (2 would do; there is room for
+//! changes that have no event and are not waited for, the settings of a collection.) The ids of scopes and of
+//! collections work likewise: each term skips [`IDS_PER_CHANGE`], the most that one change gives.
 //!
-//! *Limits.* Ids are scarce: more than [`TERMS_COUNTED`] terms at once count as so many. An id could be given twice only if
-//! two terms, each so far above the last manifest that a majority knows, each create something, and the first is
-//! lost. None of this holds if nodes are promoted without a majority. The order is total even then: of two different
-//! manifests with the same version the one with the greater text counts.
+//! *Limits.* Ids are scarce: more than [`TERMS_COUNTED`] terms at once count as so many. An id could be given twice
+//! only if two terms, each so far above the last manifest that a majority knows, each create something, and the first
+//! is lost. None of this holds if nodes are promoted without a majority. The order is total even then: of two
+//! different manifests with the same version the one with the greater text counts.
 
 #[cfg(doc)]
 use super::ManifestError;

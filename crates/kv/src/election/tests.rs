@@ -2,8 +2,8 @@
 //!
 //! A step is a write on a node that takes itself for the active, one change copied from an active to a node that has
 //! promised its term, or a promotion among any two or three nodes. So every node may be cut off, and come back, at any
-//! moment. After each promotion the new active must have every durable write that was acknowledged, which a read may have
-//! shown.
+//! moment. After each promotion the new active must have every durable write that was acknowledged, which a read may
+//! have shown.
 
 use std::collections::HashSet;
 

@@ -175,8 +175,8 @@ impl Locked<'_> {
         self.note_state();
     }
 
-    /// Notes that everything up to a seqno comes from a source that may have forgotten deletions: a follower that is below
-    /// it may have missed them.
+    /// Notes that everything up to a seqno comes from a source that may have forgotten deletions: a follower that is
+    /// below it may have missed them.
     pub(crate) fn note_filled(&mut self, end: u64) {
         let durable = self.durable();
         durable.purged_seqno = durable.purged_seqno.max(end);

@@ -112,8 +112,8 @@ impl Fetcher {
 }
 
 impl Fetcher {
-    /// Puts a value that was found back into memory. A long one is read into its item: it is never in memory twice. Returns
-    /// false if it is another key's.
+    /// Puts a value that was found back into memory. A long one is read into its item: it is never in memory twice.
+    /// Returns false if it is another key's.
     fn put_back(
         &mut self,
         cx: &mut NodeContext,

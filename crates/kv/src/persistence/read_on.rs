@@ -85,8 +85,8 @@ pub struct PieceReader {
 }
 
 impl PieceReader {
-    /// Reads all pieces that were asked for. Returns when to call again even if the bell does not ring, ms of the monotonic
-    /// clock: some wait for memory.
+    /// Reads all pieces that were asked for. Returns when to call again even if the bell does not ring, ms of the
+    /// monotonic clock: some wait for memory.
     pub fn turn(&mut self, cx: &mut NodeContext, clock: &mut dyn FnMut() -> Now) -> Option<u64> {
         let node = Arc::clone(&cx.node);
         let pieces = node.pieces();

@@ -142,7 +142,8 @@ impl Persistence {
     }
 
     /// Copies the bucket into a new directory of the same disk, durably and while it is served: each shard as of one
-    /// commit. Then reads all of the copy: what is not whole is no backup. After an error the directory holds no bucket.
+    /// commit. Then reads all of the copy: what is not whole is no backup. After an error the directory holds no
+    /// bucket.
     pub fn copy(&self, directory: &Path, buffer: &mut Buffer) -> std::io::Result<()> {
         if self.disk.exists(directory)? {
             return Err(std::io::ErrorKind::AlreadyExists.into());

@@ -292,8 +292,8 @@ impl Link {
         self.acknowledge(cx);
     }
 
-    /// Keeps what was not taken. A long frame gets its memory at once: a buffer that doubles would take up to three times as
-    /// much while it grows.
+    /// Keeps what was not taken. A long frame gets its memory at once: a buffer that doubles would take up to three
+    /// times as much while it grows.
     fn keep(&mut self, input: &[u8]) {
         self.received.extend_from_slice(input);
         let Some(head) = self.received.first_chunk() else { return };

@@ -6,12 +6,12 @@
 //!                 ^                                                       │ changed meanwhile
 //!                 └───────────────────────────────────────────────────────┘
 //! ```
-//! Nothing is looked up or edited under a vBucket's lock. A long value is read where it lies, and its parts are sent from
-//! there; what a long one is edited to lies in the bucket's memory, within its budget (see [`body`]). All operations of a
-//! request are done, or none.
+//! Nothing is looked up or edited under a vBucket's lock. A long value is read where it lies, and its parts are sent
+//! from there; what a long one is edited to lies in the bucket's memory, within its budget (see [`body`]). All
+//! operations of a request are done, or none.
 //!
-//! * [`subject`]: the document as it was read; [`body`]: its body while it is edited; [`attributes`]: extended attributes,
-//!   virtual ones, and macros.
+//! * [`subject`]: the document as it was read; [`body`]: its body while it is edited; [`attributes`]: extended
+//!   attributes, virtual ones, and macros.
 
 mod attributes;
 mod body;

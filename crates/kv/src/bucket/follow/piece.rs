@@ -84,7 +84,8 @@ impl Shelf {
 }
 
 impl Piece {
-    /// Appends a record. `datatype`: what is believed of it. A long value that lies in `read` stays there, a part of it.
+    /// Appends a record. `datatype`: what is believed of it. A long value that lies in `read` stays there, a part of
+    /// it.
     pub(crate) fn push(&mut self, record: &Record<'_>, datatype: u8, read: Option<&PinnedValue>) {
         let is_shadow = record.datatype & DELETED != 0;
         let kind = match record.kind {

@@ -183,7 +183,7 @@ impl Link {
             refill.is_complete = true;
             let bytes = refill.collected.bytes;
             self.complaint = Some(format!(
-                "vBucket {vb}: its old copy goes before the new one is here, of which {bytes} bytes are more than may be kept"
+                "vBucket {vb}: its old copy goes first, since {bytes} bytes of the new one are more than may be kept"
             ));
         }
         if refill.is_complete {

@@ -1,7 +1,8 @@
 //! A document's body while a mutation edits it.
 //!
-//! The bodies before and after an edit exist at the same time. Short ones are in ordinary memory; a long one is built in an
-//! item of the bucket, so that it counts before it is allocated, and is stored without another copy if nothing precedes it.
+//! The bodies before and after an edit exist at the same time. Short ones are in ordinary memory; a long one is built
+//! in an item of the bucket, so that it counts before it is allocated, and is stored without another copy if nothing
+//! precedes it.
 
 use std::ops::Deref;
 

@@ -141,8 +141,8 @@ def test_sdks_read_replicas_and_follow_the_roles(tmp_path, sdk):
         cluster.restart("n1")
         whole = [["n2", "n3", "n1"]]
         cluster.set_role("n1", state="replica", source="n2", topology=whole, term=2)
-        for name in ("n2", "n3"):
-            cluster.set_role(name, topology=whole, term=2)
+        cluster.set_role("n2", state="active", topology=whole, term=2)
+        cluster.set_role("n3", topology=whole, term=2)
         for key in KEYS:
             becomes(client, everywhere("second"), "all", key)
 

@@ -1,10 +1,13 @@
 """Replicas whose nodes connect to each other with TLS."""
 
+import base64
 import json
 import shutil
 import signal
 import subprocess
 import time
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -215,3 +218,28 @@ def test_mistakes_in_the_configuration_are_named(tmp_path, replication, said):
     command = [servers.dormouse_binary(), "serve", "--config", str(config), "--data", str(tmp_path / "data"), *ports]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+class PlainBetween(Encrypted):
+    """Clients may use TLS; the nodes do not."""
+
+    def replication(self, name):
+        return Cluster.replication(self, name)
+
+    def address(self, name):
+        return Cluster.address(self, name)
+
+
+def test_a_login_that_came_with_tls_is_not_sent_on_without(authority, tmp_path):
+    """A change of collections on a node that does not make it, which would send the request on."""
+    path = "/pools/default/buckets/default/scopes/_default/collections"
+    with PlainBetween(tmp_path, authority) as cluster:
+        cluster.assign(["n1", "n2"])
+        login = "Basic " + base64.b64encode(b"Administrator:password").decode()
+        address = f"https://127.0.0.1:{cluster.encrypted['n2']['http']}{path}"
+        request = urllib.request.Request(address, b"name=secret", {"Authorization": login})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, context=authority.context(), timeout=30)
+        assert refused.value.code == 409, refused.value.read()
+        assert "secret" not in http(cluster["n1"], "GET", path.rpartition("/_default")[0])[1]
+        assert http(cluster["n2"], "POST", path, {"name": "open"})[0] == 200

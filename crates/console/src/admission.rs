@@ -476,13 +476,16 @@ pub struct Client {
     pub connection: Connection,
     /// What its port is for.
     pub serves: Serves,
+    /// Its connection is encrypted.
+    pub uses_tls: bool,
 }
 
 impl Connected<IncomingStream<'_, Admission>> for Client {
     fn connect_info(stream: IncomingStream<'_, Admission>) -> Self {
-        let Admitted { connection, serves, .. } = stream.io();
+        let Admitted { connection, serves, stream: socket, .. } = stream.io();
         let address = stream.remote_addr().ip().to_canonical();
-        Self { address, connection: connection.clone(), serves: *serves }
+        let uses_tls = socket.is_tls();
+        Self { address, connection: connection.clone(), serves: *serves, uses_tls }
     }
 }
 

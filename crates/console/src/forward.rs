@@ -1,21 +1,22 @@
 //! Changes of scopes and collections that come to a node which does not make them.
 //!
 //! SDKs send them to any node of the map. The node that is the active of vBucket 0 makes them; another one sends the
-//! request there, with the login that came with it, and answers with what is answered. It goes to the HTTP port of a
-//! node in `replication.peers`, and not at all if replication uses TLS: then the change is refused here. What was
-//! sent on once is not sent on again.
+//! request there, with the login that came with it, and returns the answer. It goes to the HTTP port of a node in
+//! `replication.peers`, without TLS. So a request that came with TLS is not sent on, nor is any if replication uses
+//! TLS: the change is refused here. What was sent on once is not sent on again.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{RawPathParams, Request, State};
+use axum::extract::{ConnectInfo, RawPathParams, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use kv::replication::PeerNode;
 
+use crate::admission::Client;
 use crate::buckets::on_a_thread;
 use crate::{Console, Refusal};
 
@@ -25,6 +26,8 @@ const SENT_ON: &str = "dormouse-sent-on";
 const BYTES_MAX: usize = 4 << 20;
 /// Longer than a change waits for its replicas and those of the one before.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// A node that is there accepts within this.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Headers that go with a request, and with an answer.
 const OF_REQUESTS: [header::HeaderName; 3] = [header::AUTHORIZATION, header::CONTENT_TYPE, header::ACCEPT];
 const OF_ANSWERS: [header::HeaderName; 2] = [header::CONTENT_TYPE, header::WWW_AUTHENTICATE];
@@ -32,11 +35,12 @@ const OF_ANSWERS: [header::HeaderName; 2] = [header::CONTENT_TYPE, header::WWW_A
 /// Sends a request to the node that makes the changes, if that is another one that can be reached.
 pub async fn to_active(
     State(console): State<Console>,
+    ConnectInfo(client): ConnectInfo<Client>,
     path: RawPathParams,
     request: Request,
     next: Next,
 ) -> Response {
-    if request.headers().contains_key(SENT_ON) {
+    if client.uses_tls || request.headers().contains_key(SENT_ON) {
         return next.run(request).await;
     }
     let name = path.iter().find(|(name, _)| *name == "bucket").map(|(_, name)| name);
@@ -71,7 +75,7 @@ async fn send_on(host: &str, port: u16, request: Request) -> Option<Response> {
     text.extend_from_slice(&body);
     let address = (host.to_owned(), port);
     let exchange = move || {
-        let mut stream = TcpStream::connect(address)?;
+        let mut stream = connect(&address)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
         stream.write_all(&text)?;
@@ -83,6 +87,18 @@ async fn send_on(host: &str, port: u16, request: Request) -> Option<Response> {
     let answer = on_a_thread("dm:send-on", move || Ok::<_, Refusal>(exchange())).await;
     let answer: std::io::Result<Vec<u8>> = answer.ok()?;
     parse(&answer.ok()?)
+}
+
+/// Connects to the first address of a host that answers.
+fn connect(address: &(String, u16)) -> std::io::Result<TcpStream> {
+    let mut result = Err(std::io::ErrorKind::NotFound.into());
+    for address in address.to_socket_addrs()? {
+        result = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
 }
 
 /// Reads an answer of this server, which tells its length.

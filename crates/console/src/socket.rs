@@ -50,6 +50,11 @@ impl Socket {
         watch(stream).map(Self)
     }
 
+    /// Returns true if it is encrypted.
+    pub fn is_tls(&self) -> bool {
+        self.0.get_ref().is_tls()
+    }
+
     fn poll_write_with(
         &mut self,
         cx: &mut Context<'_>,

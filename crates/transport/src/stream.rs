@@ -152,6 +152,11 @@ impl Stream {
         }
     }
 
+    /// Returns true if what it sends is encrypted.
+    pub fn is_tls(&self) -> bool {
+        matches!(self.0, Socket::Tls(_))
+    }
+
     /// Returns true for TCP: the kernel does not report when the peer's machine is gone.
     pub fn is_remote(&self) -> bool {
         self.tcp().is_some()

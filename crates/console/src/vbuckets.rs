@@ -60,6 +60,9 @@ fn shown(console: &Console, bucket: &Bucket, vb: VbId) -> Result<Value, Unavaila
     shown["high_seqno"] = json!(info.as_ref().map(|info| info.high_seqno));
     shown["history_term"] = json!(rank.term);
     shown["complete_seqno"] = json!(rank.seqno);
+    if execute(console, |cx| bucket.is_emptied(cx, vb)) {
+        shown["emptied"] = json!(true);
+    }
     shown["persisted_seqno"] = json!(info.as_ref().map(|info| info.persisted_seqno));
     Ok(shown)
 }

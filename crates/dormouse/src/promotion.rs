@@ -62,15 +62,15 @@ impl Member {
         let rank = Rank { term: number(shown, "/history_term"), seqno: number(shown, "/complete_seqno") };
         Some(Answer {
             rank,
-            is_damaged: is_damaged(shown),
-            may_have_forgotten: is_ephemeral && rank == Rank::default(),
+            is_damaged: is(shown, "damaged"),
+            may_have_forgotten: is(shown, "emptied") || is_ephemeral && rank == Rank::default(),
         })
     }
 
     /// Its whole vBuckets among these, in ranges.
     fn ranges(&self, among: impl Fn(u16) -> bool) -> Vec<RangeInclusive<u16>> {
         let vbuckets = self.vbuckets.as_ref().into_iter().flatten();
-        ranges(vbuckets.filter(|(vb, shown)| !is_damaged(shown) && among(**vb)).map(|(vb, _)| *vb))
+        ranges(vbuckets.filter(|(vb, shown)| !is(shown, "damaged") && among(**vb)).map(|(vb, _)| *vb))
     }
 
     /// Changes roles, and takes the answer as what it has.
@@ -91,8 +91,8 @@ impl Member {
     }
 }
 
-fn is_damaged(shown: &Value) -> bool {
-    shown.get("damaged").is_some_and(|damaged| damaged == true)
+fn is(shown: &Value, what: &str) -> bool {
+    shown.get(what).is_some_and(|is_so| is_so == true)
 }
 
 fn by_number(answer: &Value) -> BTreeMap<u16, Value> {
@@ -299,7 +299,7 @@ fn report(term: u64, members: &[Member], decisions: &BTreeMap<u16, Decision>) ->
         };
     }
     if members.iter().any(|member| member.vbuckets.is_err()) {
-        text += "Whoever did not answer must become a replica of this term when it is back: run the command again.\n";
+        text += "A node that did not answer must become a replica in this term. Once it is back, run the command again.\n";
     }
     let unsafe_count = decisions.values().filter(|decision| !decision.is_safe).count();
     if unsafe_count > 0 {

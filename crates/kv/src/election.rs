@@ -2,8 +2,8 @@
 //!
 //! Members of its chains have promised a term, and have said what they have. A durable write was acknowledged by a
 //! majority of each chain, so with n members any n - majority + 1 of them include one that has it. Of these the one of
-//! the highest [`Rank`] has all of them. A member that is damaged, or that has forgotten what it had acknowledged,
-//! cannot answer for anything: it counts as one that is missing.
+//! the highest [`Rank`] has all of them. A member that is damaged, or that may lack what it has acknowledged,
+//! counts as missing.
 
 use crate::terms::Rank;
 
@@ -14,7 +14,7 @@ pub struct Answer {
     pub rank: Rank,
     /// A part of its journal is damaged: it cannot become the active.
     pub is_damaged: bool,
-    /// It keeps nothing on disk, and has nothing: it may have acknowledged what it does not have any more.
+    /// It was emptied, or keeps nothing on disk and has nothing: it may have acknowledged what it does not have any more.
     pub may_have_forgotten: bool,
 }
 

@@ -87,6 +87,8 @@ pub(crate) struct Copied {
     pub(crate) is_any: bool,
     /// The snapshot that it has been sent last, or a part of it.
     pub(crate) snapshot: (u64, u64),
+    /// It was emptied. Until its first snapshot is complete, it may lack what it has acknowledged.
+    pub(crate) is_emptied: bool,
 }
 
 /// What is kept on disk of a vBucket's role.

@@ -14,7 +14,7 @@
 /// Terms that are remembered. What is older counts as of term 0.
 const MOST: usize = 64;
 /// Length of an encoded term.
-pub(crate) const TERM_BYTES: usize = 16;
+pub const TERM_BYTES: usize = 16;
 
 /// The terms of a vBucket's changes, oldest first: each begins at a seqno, and what comes after it is of that term.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -792,6 +792,30 @@ fn a_copy_is_replaced_on_disk_when_all_of_the_new_one_is_here() {
     }
 }
 
+/// What a copy had acknowledged before it was emptied is not there: until it is filled it says so, also after a restart.
+#[test]
+fn a_copy_that_was_emptied_says_so_until_it_is_filled() {
+    let mut world = World::new(true);
+    let copy = &mut world.nodes[1];
+    assert!(!copy.bucket.is_emptied(&mut copy.cx, VB), "it never had anything");
+    for number in 0..20 {
+        world.run(&Step::Set { key: number, len: 10, expires: false });
+    }
+    world.settle();
+    let (term, copy) = (world.term, &mut world.nodes[1]);
+    copy.bucket.copy_anew(&mut copy.cx, VB, of(term)).unwrap();
+    copy.write();
+    copy.crash();
+    assert!(copy.bucket.is_emptied(&mut copy.cx, VB));
+    let bucket = Arc::clone(&copy.bucket);
+    bucket.copy_begun(&mut copy.cx, VB, of(term), &[(5, 0)], &Terms::default()).unwrap();
+    bucket.copy(&mut copy.cx, VB, of(term), &Foreign::Snapshot { start: 0, end: 4 }).unwrap();
+    bucket.copy(&mut copy.cx, VB, of(term), &Foreign::Advanced(3)).unwrap();
+    assert!(bucket.is_emptied(&mut copy.cx, VB), "a part of a snapshot may lack what its rest supersedes");
+    bucket.copy(&mut copy.cx, VB, of(term), &Foreign::Advanced(4)).unwrap();
+    assert!(!bucket.is_emptied(&mut copy.cx, VB));
+}
+
 #[test]
 fn a_copy_that_was_deleted_begins_from_nothing() {
     for is_persistent in [false, true] {

@@ -118,7 +118,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// Takes the manifest of another node as a whole, unless the one that is here counts. Collections that it drops are
+    /// Adopts another node's manifest as a whole if it is higher than the present one. Collections that it drops are
     /// gone, with their documents.
     ///
     /// One that comes back was dropped here by a change that is lost, with documents that its active still has: the

@@ -118,8 +118,9 @@ impl Locked<'_> {
 
     /// Empties a copy: what it gets next begins with seqno 1.
     pub(super) fn empty_copy(&mut self) {
+        let is_emptied = self.high_seqno() > 0 || self.is_emptied();
         self.begin_anew();
-        self.set_copied(Copied { is_any: true, snapshot: (0, 0) });
+        self.set_copied(Copied { is_any: true, snapshot: (0, 0), is_emptied });
     }
 
     fn set_copied(&mut self, copied: Copied) {
@@ -320,7 +321,7 @@ impl Bucket {
             // What is missing of the one before is missing still.
             let (first, last) = copied.snapshot;
             let start = if locked.high_seqno() < last { start.min(first) } else { start };
-            locked.set_copied(Copied { is_any: true, snapshot: (start, end) });
+            locked.set_copied(Copied { is_any: true, snapshot: (start, end), ..copied });
             return Ok(false);
         }
         let seqno = foreign.seqno();
@@ -405,6 +406,11 @@ impl Bucket {
     /// Returns what a vBucket has, as it is compared with other copies.
     pub fn rank(&self, vb: VbId) -> Rank {
         self.vbucket(vb).rank()
+    }
+
+    /// Returns true if a copy was emptied and not filled since: it may lack what it has acknowledged.
+    pub fn is_emptied(&self, cx: &mut ThreadContext, vb: VbId) -> bool {
+        self.lock(cx, vb).is_emptied()
     }
 
     /// Returns the terms of a vBucket's changes.

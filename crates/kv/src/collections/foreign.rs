@@ -195,7 +195,7 @@ impl Collections {
         there.replaces(&here).then(|| there.returned(&here))
     }
 
-    /// Takes the manifest of another node, unless the one that is here counts. Returns whether a collection is gone.
+    /// Adopts another node's manifest if it is higher than the present one. Returns whether a collection is gone.
     pub(crate) fn adopt(
         &self,
         there: &Manifest,

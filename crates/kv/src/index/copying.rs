@@ -53,6 +53,11 @@ impl Locked<'_> {
         self.state.complete_seqno()
     }
 
+    /// Returns true if it was emptied and not filled since.
+    pub(crate) fn is_emptied(&self) -> bool {
+        self.complete_seqno() == 0 && self.sync_writes().is_some_and(|sync| sync.copied.is_emptied)
+    }
+
     /// Returns true if another node makes the changes, or none does: nothing may get a seqno here.
     #[inline]
     pub(crate) fn is_inactive(&self) -> bool {

@@ -15,7 +15,7 @@
 //!          8 base: what the seqnos on disk are above those that clients see
 //!          2 the number of terms of its changes, and of each 8 the term, 8 the seqno at which it began, big-endian
 //!          1 state: 0 the default, else 1 to 4 as SET_VBUCKET counts them, and then: 8 term, 1 bits: 1 takes over,
-//!          2 copied; 8 and 8 the snapshot that was copied last, 2 length of the source's name, the name; the rest is
+//!          2 copied, 4 emptied; 8 and 8 the snapshot that was copied last, 2 length of the source's name, the name; the rest is
 //!          its chains, as JSON
 //! ```
 //! A vBucket that is emptied and refilled from its active begins anew with seqno 1. On disk its seqnos go on: what is
@@ -35,6 +35,7 @@ const FORMAT_FIRST: u8 = 1;
 /// Bits of a role.
 const TAKES_OVER: u8 = 1;
 const COPIED: u8 = 2;
+const EMPTIED: u8 = 4;
 
 /// Most histories that are remembered.
 const HISTORIES_MAX: usize = 20;
@@ -75,7 +76,8 @@ pub(crate) fn encode(state: &StateRecord) -> Vec<u8> {
             bytes.push(role.state.number() as u8);
             bytes.extend_from_slice(&role.term.to_le_bytes());
             let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
-            bytes.push(bit(role.takes_over, TAKES_OVER) | bit(copied.is_any, COPIED));
+            let bits = bit(role.takes_over, TAKES_OVER) | bit(copied.is_any, COPIED);
+            bytes.push(bits | bit(copied.is_emptied, EMPTIED));
             bytes.extend_from_slice(&copied.snapshot.0.to_le_bytes());
             bytes.extend_from_slice(&copied.snapshot.1.to_le_bytes());
             let source = role.source.as_deref().unwrap_or_default();
@@ -138,11 +140,12 @@ pub(crate) fn decode(mut bytes: &[u8]) -> Option<StateRecord> {
 
 /// Reads of a role what is between its state and its chains.
 fn read_role(bytes: &mut &[u8], setting: &mut Setting) -> Option<()> {
-    let Setting { role: Role { term, source, takes_over, .. }, copied: Copied { is_any, snapshot } } =
-        setting;
+    let Setting { role: Role { term, source, takes_over, .. }, copied } = setting;
+    let Copied { is_any, snapshot, is_emptied } = copied;
     *term = number(bytes)?;
     let [bits] = take(bytes)?;
     (*takes_over, *is_any) = (bits & TAKES_OVER != 0, bits & COPIED != 0);
+    *is_emptied = bits & EMPTIED != 0;
     *snapshot = (number(bytes)?, number(bytes)?);
     let length = u16::from_le_bytes(take(bytes)?);
     let (name, rest) = bytes.split_at_checked(length.into())?;
@@ -199,7 +202,7 @@ mod tests {
                     takes_over: true,
                     ..Role::default()
                 },
-                copied: Copied { is_any: true, snapshot: (4, 9) },
+                copied: Copied { is_any: true, snapshot: (4, 9), is_emptied: true },
             }),
         };
         let bytes = encode(&state);

@@ -299,7 +299,7 @@ fn report(term: u64, members: &[Member], decisions: &BTreeMap<u16, Decision>) ->
         };
     }
     if members.iter().any(|member| member.vbuckets.is_err()) {
-        text += "A node that did not answer must become a replica in this term. Once it is back, run the command again.\n";
+        text += "A node that did not answer must become a replica in this term: once it is back, run this again.\n";
     }
     let unsafe_count = decisions.values().filter(|decision| !decision.is_safe).count();
     if unsafe_count > 0 {

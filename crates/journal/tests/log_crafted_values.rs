@@ -103,7 +103,7 @@ fn found_after_a_torn_write(salt_of: impl Fn(&SimulatedDisk) -> u64) -> Vec<Vec<
     // The sector of the outer run's header never arrived, nor what follows the value.
     file.write_at(&vec![0; start - honest], honest as u64).unwrap();
     file.set_length((start + value.len()) as u64).unwrap();
-    // So nobody was told of it.
+    // The second batch was never acknowledged.
     disk.put(&synced, &synced_before);
     let (records, damage) = replay(&open(&disk));
     assert_eq!(damage, []);

@@ -14,7 +14,7 @@ pub struct Answer {
     pub rank: Rank,
     /// A part of its journal is damaged: it cannot become the active.
     pub is_damaged: bool,
-    /// It was emptied, or keeps nothing on disk and has nothing: it may have acknowledged what it does not have any more.
+    /// It was emptied, or keeps nothing on disk and has nothing: it may lack what it has acknowledged.
     pub may_have_forgotten: bool,
 }
 

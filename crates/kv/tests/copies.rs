@@ -792,7 +792,8 @@ fn a_copy_is_replaced_on_disk_when_all_of_the_new_one_is_here() {
     }
 }
 
-/// What a copy had acknowledged before it was emptied is not there: until it is filled it says so, also after a restart.
+/// What a copy had acknowledged before it was emptied is not there. Until it is filled it says so, also after a
+/// restart.
 #[test]
 fn a_copy_that_was_emptied_says_so_until_it_is_filled() {
     let mut world = World::new(true);

@@ -126,7 +126,7 @@ fn a_long_reply_is_not_copied_and_can_be_taken_back() {
     );
     assert!(
         taken_back.ends_with(r#""error":"I/O error"}],"error":null}"#),
-        "it is told that the group failed"
+        "the reply says that the group failed"
     );
 }
 

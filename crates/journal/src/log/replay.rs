@@ -55,6 +55,25 @@ pub(super) fn read_run<F: File>(
     run: &Run,
     show: &mut dyn FnMut(&Record<'_>),
 ) -> io::Result<Option<(u64, Part)>> {
+    walk_run(window, origin, run, |window, offset, header| {
+        let length = usize::try_from(header.record_bytes()).unwrap_or(usize::MAX);
+        let mut bytes = window.at(offset, length)?;
+        if bytes.len() < length {
+            read_up_to(window.file(), offset, length, long)?;
+            bytes = long;
+        }
+        let record = Record::decode(bytes, origin, offset);
+        Ok(record.inspect(|record| show(record)).is_some())
+    })
+}
+
+/// Calls `take` with offset and header of each record of a run, until it returns false: then the record is damaged.
+fn walk_run<F: File>(
+    window: &mut Window<'_, F>,
+    origin: Origin,
+    run: &Run,
+    mut take: impl FnMut(&mut Window<'_, F>, u64, &RecordHeader) -> io::Result<bool>,
+) -> io::Result<Option<(u64, Part)>> {
     let head = window.at(run.offset(), RUN_HEADER_BYTES)?;
     let is_there = Run::read_header(head, origin, run.offset()).is_some_and(|(found, _)| found == *run);
     if !is_there {
@@ -62,23 +81,12 @@ pub(super) fn read_run<F: File>(
     }
     let mut offset = run.offset() + RUN_HEADER_BYTES as u64;
     for _ in 0..run.records {
-        let damaged = Ok(Some((offset, Part::Record)));
-        let Some(header) = RecordHeader::read(window.at(offset, RECORD_HEADER_BYTES)?) else {
-            return damaged;
-        };
-        let length = header.record_bytes();
-        if length > run.end().saturating_sub(offset) {
-            return damaged;
+        let header = RecordHeader::read(window.at(offset, RECORD_HEADER_BYTES)?);
+        let fits = |header: &RecordHeader| header.record_bytes() <= run.end().saturating_sub(offset);
+        match header.filter(fits) {
+            Some(header) if take(window, offset, &header)? => offset += header.record_bytes(),
+            _ => return Ok(Some((offset, Part::Record))),
         }
-        let length_in_memory = usize::try_from(length).unwrap_or(usize::MAX);
-        let mut bytes = window.at(offset, length_in_memory)?;
-        if bytes.len() < length_in_memory {
-            read_up_to(window.file(), offset, length_in_memory, long)?;
-            bytes = long;
-        }
-        let Some(record) = Record::decode(bytes, origin, offset) else { return damaged };
-        show(&record);
-        offset += length;
     }
     Ok((offset != run.end()).then_some((offset, Part::Record)))
 }
@@ -127,40 +135,22 @@ pub(super) fn scan_run<F: File>(
     run: &Run,
     show: &mut dyn FnMut(&Record<'_>, Option<Apart>),
 ) -> io::Result<Option<(u64, Part)>> {
-    let head = window.at(run.offset(), RUN_HEADER_BYTES)?;
-    let is_there = Run::read_header(head, origin, run.offset()).is_some_and(|(found, _)| found == *run);
-    if !is_there {
-        return Ok(Some((run.offset(), Part::Run)));
-    }
-    let mut offset = run.offset() + RUN_HEADER_BYTES as u64;
-    for _ in 0..run.records {
-        let damaged = Ok(Some((offset, Part::Record)));
-        let Some(header) = RecordHeader::read(window.at(offset, RECORD_HEADER_BYTES)?) else {
-            return damaged;
-        };
-        let length = header.record_bytes();
-        if length > run.end().saturating_sub(offset) {
-            return damaged;
+    walk_run(window, origin, run, |window, offset, header| {
+        let length = usize::try_from(header.record_bytes()).unwrap_or(usize::MAX);
+        let bytes = window.at(offset, length)?;
+        if bytes.len() == length {
+            let record = Record::decode(bytes, origin, offset);
+            return Ok(record.inspect(|record| show(record, None)).is_some());
         }
-        let length_in_memory = usize::try_from(length).unwrap_or(usize::MAX);
-        let bytes = window.at(offset, length_in_memory)?;
-        if bytes.len() == length_in_memory {
-            let Some(record) = Record::decode(bytes, origin, offset) else { return damaged };
-            show(&record, None);
-        } else {
-            let front_bytes = RECORD_HEADER_BYTES + usize::from(header.key_bytes);
-            let at = offset + front_bytes as u64;
-            let Some(front) = bytes.get(CHECKSUM_BYTES..front_bytes) else { return damaged };
-            let front_sum = checksum(origin.seed(offset), front);
-            if window.checksum(front_sum, at, u64::from(header.value_bytes))? != Some(header.checksum) {
-                return damaged;
-            }
-            let front = window.at(offset, front_bytes)?;
-            let Some(record) = Record::decode_front(front) else { return damaged };
-            let apart = Apart { at, bytes: header.value_bytes, front_sum, sum: header.checksum };
-            show(&record, Some(apart));
+        let front_bytes = RECORD_HEADER_BYTES + usize::from(header.key_bytes);
+        let at = offset + front_bytes as u64;
+        let Some(front) = bytes.get(CHECKSUM_BYTES..front_bytes) else { return Ok(false) };
+        let front_sum = checksum(origin.seed(offset), front);
+        if window.checksum(front_sum, at, u64::from(header.value_bytes))? != Some(header.checksum) {
+            return Ok(false);
         }
-        offset += length;
-    }
-    Ok((offset != run.end()).then_some((offset, Part::Record)))
+        let record = Record::decode_front(window.at(offset, front_bytes)?);
+        let apart = Apart { at, bytes: header.value_bytes, front_sum, sum: header.checksum };
+        Ok(record.inspect(|record| show(record, Some(apart))).is_some())
+    })
 }

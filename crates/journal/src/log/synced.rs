@@ -1,4 +1,4 @@
-//! `SYNCED`: how far the shard is known to be synced, so that a lost tail is told from a torn one.
+//! `SYNCED`: how far the shard is known to be synced. It tells a lost tail from a torn one.
 //!
 //! ```text
 //! file      slot | zeros up to 512 | slot               each note replaces the older of the two

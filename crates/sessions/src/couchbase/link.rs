@@ -24,7 +24,7 @@ use kv::copying::{CopyOf, CopyWanted, NotCopied};
 use kv::follow::Position;
 use kv::replication::Replication;
 use kv::role::TERM_MOST;
-use kv::terms::Terms;
+use kv::terms::{TERM_BYTES, Terms};
 use kv::{Bucket, NodeContext, RoleChange, VbId, VbState};
 use manifest::There;
 use refill::Refills;
@@ -536,7 +536,7 @@ impl Link {
             return Ok(());
         }
         let terms_bytes =
-            extras.first_chunk().map_or(0, |count| usize::from(u16::from_be_bytes(*count))) * 16;
+            extras.first_chunk().map_or(0, |count| usize::from(u16::from_be_bytes(*count))) * TERM_BYTES;
         let (log, terms) =
             value.split_at_checked(value.len().saturating_sub(terms_bytes)).unwrap_or_default();
         let Some(terms) = Terms::decode(terms) else {

@@ -28,7 +28,7 @@ pub(super) struct There {
 }
 
 impl There {
-    /// Returns true if it is of a lower term than the active of vBucket 0 has: it was told before that was promoted.
+    /// Returns true if the source sent it before it was promoted to the active of vBucket 0 in this term.
     pub(super) fn is_older_than(&self, vb: u16, term: u64) -> bool {
         vb == 0 && self.version.term < term
     }

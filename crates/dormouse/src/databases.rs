@@ -190,8 +190,10 @@ impl Databases {
             backlog_bytes: config.limits.output_backlog_bytes,
             ..ovsdb::server::Limits::default()
         };
-        let core = Core::new(limits, open_database::random_uuids())
+        let mut core = Core::new(limits, open_database::random_uuids())
             .map_err(|error| Problem::new(error.to_string()))?;
+        let told = Arc::clone(node);
+        core.when_a_reply_grows(move |bytes| told.set_client_memory(Holder::OvsdbReply, bytes as u64));
         let logger = Arc::new(NodeLogger::new());
         let settings = Settings {
             logger: Arc::clone(&logger) as Arc<dyn Logger>,
@@ -329,6 +331,7 @@ impl Host for Tenant {
 
     fn turn_ended(&mut self, events: &mut EventLoop) {
         self.node.set_client_memory(Holder::Ovsdb, events.client_bytes() as u64);
+        self.node.set_client_memory(Holder::OvsdbReply, 0);
         if !self.compacting.is_empty() {
             self.end_compactions(events);
         }

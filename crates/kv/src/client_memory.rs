@@ -5,12 +5,13 @@
 //!   node.memory | buckets .................................................. | what no bucket is charged for
 //!                 items + buffers of clients, up to a sixteenth                connections, other buffers, OVSDB, HTTP
 //! ```
-//! What no bucket is charged for lowers the watermarks of all buckets by their share, at most by a quarter. The data
+//! What no bucket is charged for lowers the watermarks of all buckets by their share, at most by half. The data
 //! ports' buffers have common bounds: above [`Pressure::Soft`] peers that take or send nothing are cut off, the largest
 //! first, and above [`Pressure::Hard`] the largest in any case. This module only counts; the caller cuts peers off.
 //!
-//! Buffers come from the shared arenas, which keep free pages for some seconds. Those pages are in no account: after
-//! much has been freed, they are given back at once.
+//! Buffers come from the shared arenas, which keep free pages for some seconds. After much has been freed, those pages
+//! are given back at once. What else the shared arenas have, beyond what counts as the program, counts as that which no bucket is
+//! charged for: buffers of flushers and fetchers, the tables of journals, free pages.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -32,10 +33,14 @@ const LARGE_FRACTION: u64 = 4;
 /// [`FALL_LEAST`].
 const FALL_FRACTION: u64 = 64;
 const FALL_LEAST: u64 = 1 << 20;
+/// So much of the shared arenas counts as the program, which is not part of the node's memory: this,
+const PROGRAM_BYTES: u64 = 3 << 20;
+/// and the node's memory divided by this.
+const PROGRAM_FRACTION: u64 = 50;
 /// The part taken away from a budget is counted in 65536ths.
 const SHARE_BITS: u32 = 16;
-/// At most a quarter is taken away.
-const SHARE_MOST: u64 = 1 << (SHARE_BITS - 2);
+/// At most half is taken away.
+const SHARE_MOST: u64 = 1 << (SHARE_BITS - 1);
 /// The pager is notified of every 1024th.
 const SHARE_STEP_BITS: u32 = SHARE_BITS - 10;
 
@@ -44,6 +49,8 @@ const SHARE_STEP_BITS: u32 = SHARE_BITS - 10;
 pub enum Holder {
     /// Messages and replies of OVSDB clients.
     Ovsdb,
+    /// A reply to an OVSDB client that is being built.
+    OvsdbReply,
     /// Requests and streams over HTTP.
     Http,
 }
@@ -80,7 +87,9 @@ pub struct ClientMemory {
     large: AtomicI64,
     /// Buffers of the data ports that no bucket is charged for.
     outside: AtomicI64,
-    others: [AtomicU64; 2],
+    others: [AtomicU64; 3],
+    /// What the shared arenas have beyond all of these, and beyond the program.
+    unaccounted: AtomicU64,
     share: Share,
     /// The most that was held since free pages were last given back.
     peak: AtomicU64,
@@ -120,6 +129,16 @@ impl ClientMemory {
         if self.others[holder as usize].swap(bytes, Relaxed) != bytes {
             self.update_share(doorbell);
             self.note_peak(doorbell);
+        }
+    }
+
+    /// Notes the physical memory of the shared arenas.
+    pub(crate) fn note_shared(&self, bytes: u64, doorbell: &Doorbell) {
+        let program = PROGRAM_BYTES + self.node_bytes.load(Relaxed) / PROGRAM_FRACTION;
+        let accounted = self.buffer_bytes().saturating_add(self.other_bytes()).saturating_add(program);
+        let unaccounted = bytes.saturating_sub(accounted);
+        if self.unaccounted.swap(unaccounted, Relaxed) != unaccounted {
+            self.update_share(doorbell);
         }
     }
 
@@ -220,7 +239,7 @@ impl ClientMemory {
             return;
         }
         loop {
-            let outside = self.outside_bytes();
+            let outside = self.outside_bytes().saturating_add(self.unaccounted.load(Relaxed));
             let share = (u128::from(outside) << SHARE_BITS).div_ceil(u128::from(node_bytes));
             let share = u64::try_from(share).map_or(SHARE_MOST, |share| share.min(SHARE_MOST)) as u32;
             // ORDERING: of two concurrent changes, the one whose share remains in the end has seen both.
@@ -228,7 +247,7 @@ impl ClientMemory {
             if share >> SHARE_STEP_BITS > before >> SHARE_STEP_BITS {
                 doorbell.ring();
             }
-            if self.outside_bytes() == outside {
+            if self.outside_bytes().saturating_add(self.unaccounted.load(Relaxed)) == outside {
                 return;
             }
         }
@@ -249,11 +268,28 @@ mod tests {
         let left = (1 << 26) - (2 << 20);
         assert_eq!((memory.outside_bytes(), memory.share().left_of(1 << 26)), (2 << 20, left));
         memory.set(Holder::Http, 1 << 40, &doorbell);
-        assert_eq!(memory.share().left_of(1 << 26), (1 << 26) / 4 * 3, "no more than a quarter");
+        assert_eq!(memory.share().left_of(1 << 26), (1 << 26) / 2, "no more than half");
         memory.set(Holder::Http, 0, &doorbell);
         memory.set(Holder::Ovsdb, 0, &doorbell);
         memory.change(0, -(1 << 20), &doorbell);
         assert_eq!(memory.share().left_of(1 << 26), 1 << 26);
+    }
+
+    #[test]
+    fn what_the_shared_arenas_have_beside_the_accounts_counts() {
+        let (memory, doorbell) = (ClientMemory::default(), Doorbell::default());
+        memory.set_node_bytes(1 << 26);
+        memory.change(1 << 20, 1 << 20, &doorbell);
+        let program = PROGRAM_BYTES + (1 << 26) / PROGRAM_FRACTION;
+        memory.note_shared((1 << 20) + program, &doorbell);
+        assert_eq!(memory.share().left_of(1 << 26), (1 << 26) - (1 << 20), "all of it is known");
+        memory.note_shared((4 << 20) + program, &doorbell);
+        assert_eq!(
+            (memory.share().left_of(1 << 26), memory.outside_bytes()),
+            ((1 << 26) - (4 << 20), 1 << 20)
+        );
+        memory.note_shared(0, &doorbell);
+        assert_eq!(memory.share().left_of(1 << 26), (1 << 26) - (1 << 20));
     }
 
     #[test]

@@ -15,7 +15,7 @@
 //!   compare them with the allocator's own answers;
 //! * `ARENA_GOES_AS_A_WHOLE`: whether dropping an arena frees the blocks left in it. Where it does not, the owner of a
 //!   tenant frees them one by one, or they leak;
-//! * [`version`], and `refresh`, which updates the figures;
+//! * [`version`], `refresh`, which updates the figures, and `shared_bytes`, what no tenant has of them;
 //! * `controls`, jemalloc's control interface where a jemalloc serves, and `thp`, the huge page setting where chunks
 //!   are ours. [`settings`], [`boot`] and [`report`] build on them and are the same for all builds.
 //!
@@ -58,9 +58,9 @@ use std::sync::OnceLock;
 pub use chosen::{ARENA_GOES_AS_A_WHOLE, GlobalAllocator, footprint, purge_shared, size_class};
 pub(crate) use chosen::{Arena, PAGES_HEADER, ThreadCache};
 #[cfg(feature = "alloc-jemalloc")]
-pub use jemalloc::refresh;
+pub use jemalloc::{refresh, shared_bytes};
 #[cfg(not(feature = "alloc-jemalloc"))]
-pub use unreported::refresh;
+pub use unreported::{refresh, shared_bytes};
 
 /// The process's allocator, for `#[global_allocator]`.
 pub const GLOBAL_ALLOCATOR: GlobalAllocator = GlobalAllocator;

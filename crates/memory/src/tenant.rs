@@ -546,6 +546,11 @@ impl Tenant {
         u64::try_from(self.used.load(Relaxed) + self.waste.load(Relaxed) + slack).unwrap_or(0)
     }
 
+    /// The most that was used since free pages were last returned: so much may be resident.
+    pub fn peak(&self) -> u64 {
+        u64::try_from(self.peak.load(Relaxed)).unwrap_or(0).max(self.used())
+    }
+
     /// What slabs have free beyond the part of the budget that does not count as used. Emptying slabs reduces it,
     /// eviction does not.
     #[inline]

@@ -112,6 +112,8 @@ pub type Random = Box<dyn FnMut() -> Uuid + Send>;
 /// A server of OVSDB databases, each with a log of its own or none.
 pub struct Server<L> {
     limits: Limits,
+    /// Told how many bytes a long array of results is about to take while it is built.
+    reply_grows: Box<dyn Fn(usize) + Send>,
     random: Random,
     id: Uuid,
     databases: Databases<L>,
@@ -236,6 +238,7 @@ impl<L: Log> Server<L> {
         let id = random();
         let mut this = Self {
             limits,
+            reply_grows: Box::new(|_| {}),
             random,
             id,
             databases: Databases::default(),
@@ -252,6 +255,11 @@ impl<L: Log> Server<L> {
         };
         this.start_server_database()?;
         Ok(this)
+    }
+
+    /// Has `grows` told how many bytes the results of a transaction are about to take, when they become long.
+    pub fn when_a_reply_grows(&mut self, grows: impl Fn(usize) + Send + 'static) {
+        self.reply_grows = Box::new(grows);
     }
 
     /// Adds a client. `None`: there are too many.

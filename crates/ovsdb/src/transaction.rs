@@ -54,6 +54,8 @@ pub struct Context<'a> {
     pub client: Option<&'a str>,
     /// Longest array of results; a transaction with a longer one fails.
     pub reply_bytes_max: usize,
+    /// Told how many bytes a long array is about to take while it is built.
+    pub reply_grows: &'a dyn Fn(usize),
 }
 
 impl Context<'_> {
@@ -68,6 +70,7 @@ impl Context<'_> {
             role: "",
             client: None,
             reply_bytes_max: usize::MAX,
+            reply_grows: &|_| {},
         }
     }
 }
@@ -93,6 +96,10 @@ pub enum Outcome {
 const LARGE_OPERATIONS: usize = 1000;
 /// The result of an insert: `{"uuid":["uuid","..."]},`
 const INSERT_RESULT_BYTES: usize = 58;
+/// An array of results is looked at each time that it has grown by this much,
+const REPLY_STEP_BYTES: usize = 1 << 20;
+/// and has room for so much more reserved when it needs any.
+const REPLY_RESERVED_BYTES: usize = 64 << 20;
 /// Buffers larger than this are freed after a transaction.
 const SCRATCH_BYTES_MAX: usize = 256 << 10;
 
@@ -162,6 +169,11 @@ pub fn execute(
         comment: String::new(),
         durable: false,
         timeout_ms: None,
+        bound: Bound {
+            end: start.saturating_add(context.reply_bytes_max),
+            next: start.saturating_add(context.reply_bytes_max.min(REPLY_STEP_BYTES)),
+            grows: context.reply_grows,
+        },
     };
     let outcome = transaction.run(operations, reply);
     transaction.changes.database.scratch.touched.clear();
@@ -176,6 +188,38 @@ pub fn execute(
     outcome
 }
 
+/// Bounds the results of a transaction while they are built.
+struct Bound<'a> {
+    /// The longest that their buffer may become.
+    end: usize,
+    /// The length at which to look again.
+    next: usize,
+    grows: &'a dyn Fn(usize),
+}
+
+impl Bound<'_> {
+    /// Checks the length, and makes room for more.
+    #[inline]
+    fn check(&mut self, reply: &mut Vec<u8>) -> Result<(), Error> {
+        if reply.len() < self.next { Ok(()) } else { self.take_more(reply) }
+    }
+
+    #[cold]
+    fn take_more(&mut self, reply: &mut Vec<u8>) -> Result<(), Error> {
+        if reply.len() > self.end {
+            return Err(Error::resources_exhausted("the results of this transaction are too long"));
+        }
+        self.next = self.end.min(reply.len() + REPLY_STEP_BYTES) + 1;
+        (self.grows)(reply.len() + REPLY_STEP_BYTES);
+        let most = (self.end - reply.len()).saturating_add(REPLY_STEP_BYTES);
+        // Of what is reserved, only what is written takes memory: that is less than old and new buffers of doublings.
+        if reply.capacity() - reply.len() < most.min(REPLY_STEP_BYTES) {
+            let _ = reply.try_reserve_exact(most.min(REPLY_RESERVED_BYTES));
+        }
+        Ok(())
+    }
+}
+
 /// A transaction being executed.
 struct Transaction<'a, 'r> {
     changes: Changes<'a>,
@@ -185,6 +229,7 @@ struct Transaction<'a, 'r> {
     comment: String,
     durable: bool,
     timeout_ms: Option<u64>,
+    bound: Bound<'a>,
 }
 
 /// Why an operation did not succeed.
@@ -202,7 +247,6 @@ impl From<Error> for Stop {
 
 impl Transaction<'_, '_> {
     fn run(&mut self, operations: &[Value<'_>], reply: &mut Vec<u8>) -> Outcome {
-        let begun = reply.len();
         reply.push(b'[');
         for (place, operation) in operations.iter().enumerate() {
             if place > 0 {
@@ -210,8 +254,10 @@ impl Transaction<'_, '_> {
             }
             let start = reply.len();
             let error = match self.execute(*operation, place + 1, operations.len(), reply) {
-                Ok(()) if reply.len() - begun <= self.context.reply_bytes_max => continue,
-                Ok(()) => Error::resources_exhausted("the results of this transaction are too long"),
+                Ok(()) => match self.bound.check(reply) {
+                    Ok(()) => continue,
+                    Err(error) => error,
+                },
                 Err(Stop::Error(error)) => error,
                 Err(Stop::Wait) if self.context.can_wait => {
                     self.changes.abort();

@@ -9,7 +9,7 @@ use super::Bucket;
 use crate::index::{Resources, VALUE_MAX};
 use crate::memory_policy::{self, Admission, Figures, POLICY, Watermarks};
 use crate::settings::Eviction;
-use crate::{Key, KvError, Meter, ThreadContext};
+use crate::{Key, KvError, LARGE_VALUE, Meter, ThreadContext};
 
 /// A thread that stores moves up to this many bytes to empty slabs before it evicts.
 const MOVED_BY_WORKER_MAX: u64 = 256 << 10;
@@ -77,7 +77,7 @@ impl Bucket {
     pub(crate) fn make_pages_room(&self, bytes: usize) {
         let tenant = self.tenant();
         let refuse = self.watermarks().refuse;
-        if tenant.used() <= refuse / 2 {
+        if tenant.peak() <= refuse / 2 {
             return;
         }
         let fits = |resident: usize| (resident + bytes) as u64 + self.buffer_bytes() <= refuse;
@@ -87,11 +87,19 @@ impl Bucket {
         }
     }
 
-    /// The same for what another node has already: beyond what clients are refused there is a little room.
+    /// Makes room for a long frame from another node, as far as there can be any: it is taken in any case.
+    pub fn make_room_for_frame(&self, cx: &mut ThreadContext, bytes: usize) {
+        if bytes > LARGE_VALUE && self.could_hold(bytes) {
+            let _ = self.admit(cx, bytes);
+            self.make_pages_room(bytes);
+        }
+    }
+
+    /// As [`Bucket::admit`], for what another node has already: beyond what clients are refused there is a little room.
     pub(super) fn admit_copy(&self, cx: &mut ThreadContext, bytes: usize) -> Result<(), KvError> {
         self.admit(cx, bytes).or_else(|error| {
             let tenant = &self.resources.tenant;
-            let most = tenant.budget() / 1000 * POLICY.copies;
+            let most = self.resources.share.left_of(tenant.budget()) / 1000 * POLICY.copies;
             let fits = error == KvError::NoMemory && tenant.used() + bytes as u64 <= most;
             if fits { Ok(()) } else { Err(error) }
         })

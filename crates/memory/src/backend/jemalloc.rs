@@ -50,12 +50,23 @@ pub fn refresh() {
     CONTROLS.refresh();
 }
 
+/// The arenas that belong to no tenant. The last is jemalloc's own for blocks of 8 MiB and more.
+fn shared_arenas() -> std::ops::RangeInclusive<u32> {
+    0..=CONTROLS.read::<u32>(c"opt.narenas").unwrap_or(0)
+}
+
 /// Returns the free pages of the shared arenas, which belong to no tenant, to the system now.
 pub fn purge_shared() {
-    // The arena after those that threads share is jemalloc's own for blocks of 8 MiB and more.
-    for arena in 0..=CONTROLS.read::<u32>(c"opt.narenas").unwrap_or(0) {
+    for arena in shared_arenas() {
         let _ = CONTROLS.run(&numbered("arena", arena, "purge"));
     }
+}
+
+/// Physical memory of the shared arenas, as of the last [`refresh`].
+pub fn shared_bytes() -> usize {
+    shared_arenas()
+        .filter_map(|arena| CONTROLS.read::<usize>(&numbered("stats.arenas", arena, "resident")).ok())
+        .sum()
 }
 
 /// An arena. Dropping it destroys it and everything allocated from it.

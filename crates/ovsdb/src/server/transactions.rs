@@ -142,6 +142,7 @@ impl<L: Log> Server<L> {
             role: options.map_or("", |options| &options.role),
             client: options.and_then(|options| options.client.as_deref()),
             reply_bytes_max: self.limits.reply_bytes,
+            reply_grows: &*self.reply_grows,
         };
         let outcome = transaction::execute(
             &mut hosted.database,

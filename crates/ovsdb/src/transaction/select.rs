@@ -23,14 +23,19 @@ impl Transaction<'_, '_> {
         let mut seen = Distinct::new(&columns);
         let rows =
             candidates.filter_map(|row| database.row(table, row).map(|this| shown.row(table, row, this)));
-        let rows = rows.filter(|row| condition.evaluate(*row) && seen.is_new(*row));
+        let mut rows = rows.filter(|row| condition.evaluate(*row) && seen.is_new(*row));
         let mut writer = Writer::new(schema, &columns, reply);
+        let bound = &mut self.bound;
+        let mut write = |row: Row<'_>| {
+            writer.row(row);
+            bound.check(writer.reply)
+        };
         match sort.filter(|columns| !columns.is_empty()) {
-            None => rows.for_each(|row| writer.row(row)),
+            None => rows.try_for_each(&mut write)?,
             Some(sort) => {
                 let mut rows: Vec<Row<'_>> = rows.collect();
                 rows.sort_by(|one, other| compare(schema, &sort, *one, *other));
-                rows.into_iter().for_each(|row| writer.row(row));
+                rows.into_iter().try_for_each(write)?;
             }
         }
         reply.extend_from_slice(b"]}");

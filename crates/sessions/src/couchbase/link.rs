@@ -266,20 +266,26 @@ impl Link {
         if self.failure.is_some() {
             return;
         }
-        let is_stuck = self.stuck_until_ms.is_some();
-        if self.received.is_empty() && !is_stuck {
-            let taken = self.take_frames(input, may_load, cx);
-            self.keep(input.get(taken..).unwrap_or_default());
-        } else {
-            self.keep(input);
-            if !is_stuck {
-                let received = std::mem::take(&mut self.received);
-                let taken = self.take_frames(&received, may_load, cx);
-                self.received = received;
-                self.received.drain(..taken);
-                self.looked = self.looked.saturating_sub(taken);
+        let mut rest = input;
+        // A frame that has begun is completed, and what follows is taken from where it lies.
+        while !self.received.is_empty() && self.stuck_until_ms.is_none() && self.failure.is_none() {
+            let (missing, later) = rest.split_at(self.missing_bytes().min(rest.len()));
+            self.keep(missing, cx);
+            rest = later;
+            let received = std::mem::take(&mut self.received);
+            let taken = self.take_frames(&received, may_load, cx);
+            self.received = received;
+            self.received.drain(..taken);
+            self.looked = self.looked.saturating_sub(taken);
+            if taken == 0 && rest.is_empty() {
+                break;
             }
         }
+        if self.received.is_empty() && self.stuck_until_ms.is_none() {
+            let taken = self.take_frames(rest, may_load, cx);
+            rest = rest.get(taken..).unwrap_or_default();
+        }
+        self.keep(rest, cx);
         if self.received.is_empty() && self.received.capacity() > BUFFER_KEPT {
             self.received = Vec::new();
         }
@@ -292,14 +298,23 @@ impl Link {
         self.acknowledge(cx);
     }
 
+    /// Bytes that are missing of the first frame that was kept, or of its header.
+    fn missing_bytes(&self) -> usize {
+        let frame_bytes = match self.received.first_chunk() {
+            Some(head) => HEADER_LEN + Header::decode(head).body_len as usize,
+            None => HEADER_LEN,
+        };
+        frame_bytes.saturating_sub(self.received.len())
+    }
+
     /// Keeps what was not taken. A long frame gets its memory at once: a buffer that doubles would take up to three
-    /// times as much while it grows.
-    fn keep(&mut self, input: &[u8]) {
+    /// times as much while it grows. The bucket makes room for it before.
+    fn keep(&mut self, input: &[u8], cx: &mut NodeContext) {
         self.received.extend_from_slice(input);
-        let Some(head) = self.received.first_chunk() else { return };
-        let frame_bytes = HEADER_LEN + Header::decode(head).body_len as usize;
+        let frame_bytes = self.received.len() + self.missing_bytes();
         if (self.received.capacity() + 1..=FRAME_MAX).contains(&frame_bytes) {
-            self.received.reserve_exact(frame_bytes - self.received.len());
+            self.copier.bucket().make_room_for_frame(cx, frame_bytes);
+            self.received.reserve_exact(self.missing_bytes());
         }
     }
 

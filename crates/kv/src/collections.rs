@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 pub use version::{IDS_PER_CHANGE, Version};
 
+use crate::Unavailable;
 use crate::lock_order::{Ranked, rank};
 
 /// Name of the scope and the collection that every bucket has.
@@ -194,6 +195,9 @@ pub enum ManifestError {
     /// Another node makes the changes.
     #[error("Scopes and collections are changed by the active of vBucket 0, which is another node")]
     NotActive,
+    /// vBucket 0 is being read, or damaged: whether this node is its active is not known.
+    #[error("Scopes and collections are changed by the active of vBucket 0. On this node: {0}")]
+    Closed(Unavailable),
     /// A majority of some chain has yet to acknowledge the change before.
     #[error(
         "The last change of scopes and collections has not reached a majority of the replicas yet: try again once they \

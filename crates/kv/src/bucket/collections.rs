@@ -40,12 +40,16 @@ impl Bucket {
 
     /// Changes the scopes and collections, durably if they are kept. Returns the manifest's uid. The documents of
     /// a collection that is gone are reclaimed in the background. Refused on a node that is not the active of vBucket
-    /// 0, and while a majority of some chain has yet to acknowledge the change before.
+    /// 0 or cannot know whether it is, and while a majority of some chain has yet to acknowledge the change before.
     pub fn change_collections(
         &self,
         f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError>,
     ) -> Result<u64, ManifestError> {
         let change = |manifest: &mut Manifest| {
+            // Its role is not known then.
+            if let Some(why) = self.closed(DECIDING) {
+                return Err(ManifestError::Closed(why));
+            }
             if !self.has_default_roles() {
                 let awaits = |vb| self.vbucket(VbId(vb)).awaits_acknowledgement(manifest);
                 if !self.is_active(DECIDING) {

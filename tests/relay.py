@@ -18,6 +18,8 @@ class Relay:
         self.port = self.listener.getsockname()[1]
         # Each new connection takes its limit from here: (requests of the node, bytes of the next one) after which it is cut.
         self.cuts = iter(())
+        # Nobody gets through.
+        self.mute = False
         self.delay_s = 0
         self.connections = []
         self.cut = 0
@@ -29,6 +31,9 @@ class Relay:
                 client, _ = self.listener.accept()
             except OSError:
                 return
+            if self.mute:
+                client.close()
+                continue
             try:
                 node = socket.create_connection(self.target)
             except OSError:

@@ -58,6 +58,8 @@ def judge(program, histories):
 
 
 class Client(threading.Thread):
+    levels, no_effect = LEVELS, NO_EFFECT
+
     def __init__(self, number, soak, epoch):
         super().__init__(daemon=True)
         self.number, self.soak, self.epoch = number, soak, epoch
@@ -93,7 +95,7 @@ class Client(threading.Thread):
         if kind == "cas" and not cas:
             kind = "get"
         value = f"{self.number}.{self.count}" if kind in ("set", "add", "cas") else ""
-        framing = durability(self.random.choice(LEVELS[self.soak.kind]), TIMEOUT_MS) if kind != "get" else None
+        framing = durability(self.random.choice(self.levels[self.soak.kind]), TIMEOUT_MS) if kind != "get" else None
         name, has_begun = self.soak.active[vb], False
         called = time.monotonic_ns()
         try:
@@ -125,7 +127,7 @@ class Client(threading.Thread):
         elif status in (EXISTS, NOT_STORED):
             self.note(key, called, returned, kind, value, expected, "exists")
         else:
-            assert status in NO_EFFECT, f"{kind} of {key}: status {status:#x} {answer.value[:200]}"
+            assert status in self.no_effect, f"{kind} of {key}: status {status:#x} {answer.value[:200]}"
             time.sleep(0.005)
 
     def note(self, key, called, returned, kind, value, expected, answer, found=""):

@@ -137,11 +137,13 @@ class Writer(threading.Thread):
 
 
 class Soak:
+    relayed = ()
+
     def __init__(self, home, options):
         self.seed, self.kind = options.seed, options.kind
         self.random = random.Random(options.seed)
         config = CONFIG.format(kind=options.kind, vbuckets=VBUCKETS)
-        self.cluster = Cluster(home, 3, buckets=(), config=config)
+        self.cluster = Cluster(home, 3, buckets=(), config=config, relayed=self.relayed)
         self.names = self.cluster.names
         self.term, self.active = 1, {}
         self.problems, self.faults = [], {}

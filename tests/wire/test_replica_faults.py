@@ -125,10 +125,11 @@ def test_a_replica_with_a_full_disk_acknowledges_nothing_and_recovers(tmp_path, 
                 for n in range(600):
                     assert client.set(b"key-%d" % n, value).status == SUCCESS, "the active is not held up"
                 wait_until(lambda: http(cluster["n2"], "GET", "/health/ready")[0] == 503, "the trouble of n2", 60)
-                assert client.set(b"persistent", level=3, timeout_ms=500).status == AMBIGUOUS
+                for level in (1, 2, 3):
+                    assert client.set(b"level-%d" % level, level=level, timeout_ms=500).status == AMBIGUOUS, level
                 assert client.get(b"key-0") == value
                 disk.free()
-                written = lambda: client.set(b"persistent", level=3, timeout_ms=1000).status == SUCCESS
+                written = lambda: client.set(b"again", level=3, timeout_ms=1000).status == SUCCESS
                 wait_until(written, "a commit", 60)
                 cluster.assert_equal("n1", "n2", [VB])
                 cluster.kill("n2")

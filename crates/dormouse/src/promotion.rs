@@ -57,13 +57,14 @@ struct Decision {
 }
 
 impl Member {
-    fn answer(&self, vb: u16, is_ephemeral: bool) -> Option<Answer> {
+    fn answer(&self, vb: u16) -> Option<Answer> {
         let shown = self.vbuckets.as_ref().ok()?.get(&vb)?;
         let rank = Rank { term: number(shown, "/history_term"), seqno: number(shown, "/complete_seqno") };
         Some(Answer {
             rank,
             is_damaged: is(shown, "damaged"),
-            may_have_forgotten: is(shown, "emptied") || is_ephemeral && rank == Rank::default(),
+            // A copy without any history is new, or its files were taken away.
+            may_have_forgotten: is(shown, "emptied") || rank == Rank::default(),
         })
     }
 
@@ -116,15 +117,12 @@ fn ranges(numbers: impl Iterator<Item = u16>) -> Vec<RangeInclusive<u16>> {
 pub fn run(arguments: &Promote) -> anyhow::Result<()> {
     let Promote { bucket, force, json, node } = arguments;
     let client = node.client()?;
-    let kind = client.json(&bucket.path())?;
-    let is_ephemeral = text_of(&kind, "bucketType") == "ephemeral";
     let path = format!("{}/vbuckets", bucket.path());
     let mut members = members(client, &path)?;
     let groups = groups(&mut members)?;
     // Before anything is changed.
     for (vb, group) in &groups {
-        elect(&group.chains, &answers(&members, *vb, is_ephemeral), *force)
-            .with_context(|| refusal(*vb, &members))?;
+        elect(&group.chains, &answers(&members, *vb), *force).with_context(|| refusal(*vb, &members))?;
     }
     let promised = |member: &Member| {
         let shown = member.vbuckets.as_ref().into_iter().flat_map(BTreeMap::values);
@@ -141,8 +139,8 @@ pub fn run(arguments: &Promote) -> anyhow::Result<()> {
     }
     let mut decisions = BTreeMap::new();
     for (vb, group) in &groups {
-        let elected = elect(&group.chains, &answers(&members, *vb, is_ephemeral), *force)
-            .with_context(|| refusal(*vb, &members))?;
+        let elected =
+            elect(&group.chains, &answers(&members, *vb), *force).with_context(|| refusal(*vb, &members))?;
         let mut chain: Vec<String> = names(&members, group.chains.first().into_iter().flatten());
         let active = members.get(elected.at).map(|member| member.name.clone()).unwrap_or_default();
         chain.retain(|name| *name != active);
@@ -214,8 +212,8 @@ fn groups(members: &mut Vec<Member>) -> anyhow::Result<BTreeMap<u16, Group>> {
     Ok(groups)
 }
 
-fn answers(members: &[Member], vb: u16, is_ephemeral: bool) -> Vec<Option<Answer>> {
-    members.iter().map(|member| member.answer(vb, is_ephemeral)).collect()
+fn answers(members: &[Member], vb: u16) -> Vec<Option<Answer>> {
+    members.iter().map(|member| member.answer(vb)).collect()
 }
 
 fn names<'a>(members: &[Member], places: impl Iterator<Item = &'a usize>) -> Vec<String> {

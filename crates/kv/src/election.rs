@@ -3,7 +3,7 @@
 //! Members of its chains have promised a term, and have said what they have. A durable write was acknowledged by a
 //! majority of each chain, so with n members any n - majority + 1 of them include one that has it. Of these the one of
 //! the highest [`Rank`] has all of them. A member that is damaged, or that may lack what it has acknowledged,
-//! counts as missing.
+//! counts as missing. Where all have answered and too few count, the best is elected, and is not safe.
 
 use crate::terms::Rank;
 
@@ -50,11 +50,11 @@ pub fn elect(chains: &[Vec<usize>], answers: &[Option<Answer>], force: bool) -> 
     for chain in chains {
         let needed = chain.len() - majority(chain.len()) + 1;
         let whole = || chain.iter().filter_map(answer).filter(|answer| !answer.is_damaged);
-        // If nobody is missing, there is nobody else to ask.
-        let is_complete = whole().count() == chain.len();
-        let counted = whole().filter(|answer| is_complete || !answer.may_have_forgotten).count();
+        let counted = whole().filter(|answer| !answer.may_have_forgotten).count();
         if counted < needed {
-            if !force {
+            // If nobody is missing, there is nobody else to ask.
+            let is_complete = whole().count() == chain.len();
+            if !force && !is_complete {
                 return Err(NotElected::TooFew { counted, needed });
             }
             is_safe = false;

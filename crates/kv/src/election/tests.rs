@@ -245,7 +245,9 @@ fn the_damaged_and_the_forgetful_do_not_count() {
         );
     }
     // If nobody is missing, what is not there is nowhere.
-    assert_eq!(elect(&chain, &[empty, answered(1, 5), empty], false), Ok(Elected { at: 1, is_safe: true }));
+    assert_eq!(elect(&chain, &[empty, answered(1, 5), empty], false), Ok(Elected { at: 1, is_safe: false }));
+    let complete = [empty, answered(1, 5), answered(1, 4)];
+    assert_eq!(elect(&chain, &complete, false), Ok(Elected { at: 1, is_safe: true }));
     assert_eq!(elect(&chain, &[damaged, None, damaged], true), Err(NotElected::Nobody));
     // The term comes first, then the seqno, then the place.
     let best = |answers: [Option<Answer>; 3]| elect(&chain, &answers, false).map(|elected| elected.at);

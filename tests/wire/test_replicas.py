@@ -14,7 +14,7 @@ from tests.frames import (
     AMBIGUOUS, DELETE, GET, GET_REPLICA, IMPOSSIBLE, INVALID, NO_ACCESS, NOT_FOUND,
     NOT_MY_VBUCKET, RE_COMMIT, SET, SET_VBUCKET, SUCCESS, BinaryConnection, durability,
 )
-from tests.persistence.bucket import http, vbucket_of, wait_until
+from tests.persistence.bucket import http, vbucket_of, wait_all_persisted, wait_until
 
 KINDS = ("ephemeral", "persistent")
 VB = 7
@@ -74,6 +74,32 @@ def test_a_replica_has_what_the_active_has(pair):
             assert client.set(b"key-%d" % n, b"later").status == SUCCESS
         pair.assert_equal("n1", "n2", [VB])
     assert len(pair.content("n2", VB)) > 390
+
+
+@pytest.mark.parametrize("level", [None, 1])
+def test_attributes_of_deleted_documents_are_copied(pair, level, kind):
+    """Kept by a deletion, and of a document that is created deleted; also after the replica was promoted and restarted."""
+    framing = None if level is None else durability(level)
+    with Client(pair["n1"]) as client:
+        flags = {"vbucket": VB, "framing": framing}
+        attribute = (sd.DICT_UPSERT, b"_s.a", b'"x"', sd.XATTR | sd.MKDIR_P)
+        client.send(sd.mutations(b"deleted", attribute, doc_flags=sd.MKDOC, **flags))
+        assert client.response().status == SUCCESS
+        assert client.ask(DELETE, b"deleted", **flags).status == SUCCESS
+        client.send(sd.mutations(b"created", attribute, doc_flags=sd.MKDOC | sd.CREATE_AS_DELETED, **flags))
+        assert client.response().status == sd.SUCCESS_DELETED
+    pair.assert_equal("n1", "n2", [VB])
+    pair.kill("n1")
+    if kind == "persistent":
+        wait_all_persisted(pair["n2"])
+        pair.kill("n2")
+        pair.restart("n2")
+    pair.set_role("n2", (VB, VB), state="active", topology=[["n2"]], term=2)
+    with Client(pair["n2"]) as client:
+        for key in (b"deleted", b"created"):
+            client.send(sd.lookups(key, (sd.GET, b"_s.a", sd.XATTR), doc_flags=sd.ACCESS_DELETED, vbucket=VB))
+            answer = client.response()
+            assert (answer.status, answer.value[6:]) == (sd.SUCCESS_DELETED, b'"x"'), key
 
 
 def test_many_vbuckets_are_copied_on_one_connection(pair):

@@ -735,7 +735,7 @@ impl Messages<'_> {
             return self.put_bare_with_key(&Message::Commit(End { prepared, seqno: version.seqno, key }));
         }
         let is_expiration = version.kind == VersionKind::Expiration && self.wanted.has_expirations;
-        let tells_when = is_expiration || self.opened.flags & open::flags::INCLUDE_DELETE_TIMES != 0;
+        let tells_when = is_expiration || self.tells_delete_times();
         let Version { seqno, rev, cas, expiry, .. } = version;
         let (datatype, shown) = self.showing.deletion(version.datatype, version.value);
         let deletion = Deletion {
@@ -752,12 +752,16 @@ impl Messages<'_> {
         self.put_with_value(&head, key, shown);
     }
 
+    fn tells_delete_times(&self) -> bool {
+        self.opened.flags & open::flags::INCLUDE_DELETE_TIMES != 0
+    }
+
     fn put_prepare(&mut self, version: Version<'_>, key: &[u8]) {
         let Version { seqno, rev, cas, flags, expiry, level, .. } = version;
         let is_deletion = version.kind == VersionKind::PrepareDeletion;
         self.prepared.insert(key.to_vec(), (seqno, cas));
         let (datatype, shown) = self.showing.document(version.datatype, version.value);
-        let expiry = if is_deletion { 0 } else { expiry };
+        let expiry = if is_deletion && !self.tells_delete_times() { 0 } else { expiry };
         let value = shown.bytes();
         let mutation = Mutation { seqno, rev, cas, flags, expiry, lock_time: 0, datatype, key, value };
         let head = Message::Prepare(Prepare { mutation, is_deletion, level }).head(self.place);

@@ -17,7 +17,12 @@ pub(super) fn foreign<'a>(message: &Message<'a>, cx: &NodeContext) -> Result<For
         Message::Mutation(mutation) => Foreign::Version(version(&mutation, VersionKind::Document, 0)),
         Message::Prepare(Prepare { mutation, is_deletion, level }) => {
             let kind = if is_deletion { VersionKind::PrepareDeletion } else { VersionKind::Prepare };
-            Foreign::Version(version(&mutation, kind, level))
+            let mut prepare = version(&mutation, kind, level);
+            // The time of the deletion. Other producers do not tell it.
+            if is_deletion && prepare.expiry == 0 {
+                prepare.expiry = cx.now.unix_s;
+            }
+            Foreign::Version(prepare)
         }
         Message::Deletion(deletion) => deleted(&deletion, VersionKind::Deletion, cx),
         Message::Expiration(deletion) => deleted(&deletion, VersionKind::Expiration, cx),

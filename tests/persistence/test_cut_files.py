@@ -69,6 +69,9 @@ def changes(segments, older, chance):
     start = chance.randrange(100, end)
     yield newest, f"zeroed from {start}", whole[:start] + bytes(len(whole) - start)
     yield newest, f"garbage from {start}", whole[:start] + chance.randbytes(2000)
+    for path in (sealed[0], newest):
+        yield path, "removed", None
+    yield sealed[0], "another segment under its name", sealed[-1].read_bytes() if len(sealed) > 1 else newest.read_bytes()
     path = next((path for path in sealed if path.name in older), None)
     if path:
         before, now = older[path.name], path.read_bytes()
@@ -81,10 +84,12 @@ def test_what_is_not_whole_is_refused(written, start, tmp_path):
     pristine, content, older = written
     home, chance, problems, refused = tmp_path / "home", random.Random(SEED), [], 0
     shutil.copytree(pristine, home)
-    for path, what, bytes in changes(sorted((home / SHARD).glob("*.segment")), older, chance):
+    for path, what, bytes in list(changes(sorted((home / SHARD).glob("*.segment")), older, chance)):
         shutil.rmtree(home / "node")
         shutil.copytree(pristine / "node", home / "node")
-        path.write_bytes(bytes)
+        path.unlink()
+        if bytes is not None:
+            path.write_bytes(bytes)
         verified = journal("verify", home / BUCKET)
         if verified.returncode != 1 or path.name not in verified.stdout:
             problems.append(f"{path.name} {what}: verify ends with {verified.returncode} and says {verified.stdout}")

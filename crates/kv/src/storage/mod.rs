@@ -148,6 +148,7 @@ impl Persistence {
         if self.disk.exists(directory)? {
             return Err(std::io::ErrorKind::AlreadyExists.into());
         }
+        self.check_whole()?;
         self.disk.create_directory(directory)?;
         let mut written_shards = Vec::new();
         for (at, shard) in self.shards.iter().enumerate() {
@@ -160,6 +161,8 @@ impl Persistence {
                 }
             }
         }
+        // It may have been found while the rest of the journal was read.
+        self.check_whole()?;
         // Last of all: without this file the rest is not a bucket. A copy has no clean end.
         let meta = Meta { clean_seed: None, written_shards, ..self.meta.lock().clone() };
         meta.write(&self.disk, directory)

@@ -116,11 +116,19 @@ impl Progress {
 pub(crate) struct Loading {
     segments: VecDeque<Part>,
     troubles: Vec<Trouble>,
+    /// Of what was found damaged and has been taken.
+    first_damage: Option<String>,
 }
 
 impl Loading {
     pub(crate) fn take_troubles(&mut self) -> Vec<Trouble> {
+        self.first_damage = self.first_damage();
         std::mem::take(&mut self.troubles)
+    }
+
+    fn first_damage(&self) -> Option<String> {
+        let first = || self.troubles.iter().find(|trouble| matches!(trouble, Trouble::Damage(_)));
+        self.first_damage.clone().or_else(|| first().map(Trouble::to_string))
     }
 }
 
@@ -316,6 +324,17 @@ impl Persistence {
 
     pub(crate) fn note_trouble(&self, error: &WriteError) {
         self.note(Trouble::Write(error.to_string()));
+    }
+
+    /// Returns an error that says what is damaged, unless everything is whole.
+    pub(super) fn check_whole(&self) -> std::io::Result<()> {
+        let Some(vb) = self.damaged().next() else { return Ok(()) };
+        let why = self.loading.lock().first_damage().unwrap_or_else(|| "its journal is damaged".to_owned());
+        Err(std::io::Error::other(format!(
+            "not backed up: {} vBuckets are not served, vBucket {} first: {why}",
+            self.damaged().count(),
+            vb.0
+        )))
     }
 
     /// Returns what was found damaged and what failed since the last call, for the log.

@@ -11,8 +11,9 @@ import pytest
 
 from tests.frames import SUCCESS
 from tests.servers import Dormouse
+from tests.wire.test_replica_collections import Client as CollectionsClient
 
-from .bucket import http
+from .bucket import http, wait_until
 from .crash import CONFIG, SHARD
 from .peer import VBUCKETS, Peer
 from .test_damage import journal, judge
@@ -133,3 +134,29 @@ def test_a_backup_of_a_file_that_is_cut_while_it_is_served_is_refused(written, s
     assert status == 500 and path.name in answer, answer
     assert not (home / "node/backups/default/cut").exists()
     node.kill()
+
+
+@pytest.mark.parametrize("ends", ["stopped", "killed"])
+def test_an_older_bucket_json_hides_nothing(start, tmp_path, ends):
+    """A collection that it does not have: its documents are refused, and its id is not given to another one's."""
+    scopes = "/pools/default/buckets/default/scopes/_default/collections"
+    node = start(home=tmp_path)
+    file = tmp_path / BUCKET / "bucket.json"
+    older = file.read_text()
+    status, answer = http(node, "POST", scopes, {"name": "one"})
+    assert status == 200, answer
+    with CollectionsClient(node) as client:
+        assert client.set(8, b"key", b"value", level=3, vb=3) == SUCCESS
+    newer = file.read_text()
+    node.stop() if ends == "stopped" else node.kill()
+    now = json.loads(newer if ends == "killed" else file.read_text())
+    file.write_text(json.dumps(now | {"collections": json.loads(older)["collections"]}))
+    node = start(home=tmp_path)
+    wait_until(lambda: json.loads(http(node, "GET", "/health/ready")[1])["status"] == "damaged", "the damage")
+    assert "bucket.json is older than the journal" in node.log(1 << 20)
+    assert http(node, "POST", BACKUP, {"label": "one"})[0] == 500
+    node.kill()
+    file.write_text(newer)
+    node = start(home=tmp_path)
+    with CollectionsClient(node) as client:
+        wait_until(lambda: client.get(8, b"key", vb=3) == b"value", "the document")

@@ -201,7 +201,7 @@ class Nemesis(Histories):
         self.fresh -= {node["node"] for node in decided["nodes"] if node["error"] is None}
         for one in decided["vbuckets"]:
             self.active[one["vbucket"]] = one["chain"][0]
-            if one["mayHaveLost"]:
+            if one["mayHaveLostPersisted" if self.kind == "persistent" else "mayHaveLost"]:
                 self.problems.append(f"promoted without being forced, and may have lost something: {one}")
         return True
 

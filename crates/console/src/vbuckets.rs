@@ -8,6 +8,7 @@ use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use kv::election::Lacks;
 use kv::users::roles::Rights;
 use kv::{
     Bucket, Cookie, KvError, NodeContext, Now, Outcome, RoleChange, RoleError, Unavailable, VbId, VbState,
@@ -62,6 +63,11 @@ fn shown(console: &Console, bucket: &Bucket, vb: VbId) -> Result<Value, Unavaila
     shown["complete_seqno"] = json!(rank.seqno);
     if execute(console, |cx| bucket.is_emptied(cx, vb)) {
         shown["emptied"] = json!(true);
+    }
+    match execute(console, |cx| bucket.lacks(cx, vb)) {
+        Lacks::Nothing => {}
+        Lacks::Unwritten => shown["may_lack"] = json!("unwritten"),
+        Lacks::Anything => shown["may_lack"] = json!("anything"),
     }
     shown["persisted_seqno"] = json!(info.as_ref().map(|info| info.persisted_seqno));
     Ok(shown)
@@ -192,6 +198,9 @@ impl NotSet {
         let (field, status, error) = match self {
             Self::Unkept(error) => return unavailable(vb, error),
             Self::Refused(error @ RoleError::Term { .. }) => ("term", StatusCode::CONFLICT, error),
+            Self::Refused(error @ (RoleError::Promised { .. } | RoleError::Used { .. })) => {
+                ("term", StatusCode::CONFLICT, error)
+            }
             Self::Refused(error @ RoleError::TermMost) => ("term", StatusCode::BAD_REQUEST, error),
             Self::Refused(error @ RoleError::Source) => ("source", StatusCode::BAD_REQUEST, error),
             Self::Refused(error @ RoleError::TakeOver) => ("takeover", StatusCode::BAD_REQUEST, error),
@@ -235,13 +244,13 @@ fn request(fields: &[(String, String)], is_range: bool) -> Result<Wanted, Refusa
                 continue;
             }
             "source" if value.is_empty() => Value::Null,
-            "source" => Value::from(value.as_str()),
+            "source" | "by" => Value::from(value.as_str()),
             "topology" | "term" | "takeover" => {
                 serde_json::from_str(value).map_err(|error| invalid(name_of(field), error.to_string()))?
             }
             other => {
                 let further = if is_range { ", first, last" } else { "" };
-                let allowed = format!("Allowed: state, topology, source, term, takeover{further}.");
+                let allowed = format!("Allowed: state, topology, source, term, takeover, by{further}.");
                 return Err(invalid("_", format!("Unknown field {other:?}. {allowed}")));
             }
         };
@@ -256,7 +265,7 @@ fn number(field: &'static str, value: &str) -> Result<u16, Refusal> {
 
 /// Returns the name of a field with a value in JSON.
 fn name_of(field: &str) -> &'static str {
-    ["topology", "term", "takeover"].into_iter().find(|name| *name == field).unwrap_or("source")
+    ["topology", "term", "takeover", "by"].into_iter().find(|name| *name == field).unwrap_or("source")
 }
 
 /// Executes `f` on this thread of the node, which caches nothing between calls.

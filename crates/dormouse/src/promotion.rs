@@ -5,13 +5,15 @@
 //!        ──> per vBucket: [`elect`] ──> the elected become active, the others their replicas
 //! ```
 //! Nothing is changed before it is known that enough members answer. What they say after the promise decides: before,
-//! the old active may go on.
+//! the old active may go on. Whoever does not promise counts as missing. A member promises a term to one promotion, so
+//! that of two at the same time at most one gets enough of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::ops::RangeInclusive;
 
 use anyhow::{Context as _, bail, ensure};
-use kv::election::{Answer, elect};
+use kv::election::{Answer, Lacks, elect};
 use kv::terms::Rank;
 use serde_json::{Value, json};
 use ureq::http::Method;
@@ -53,19 +55,21 @@ struct Group {
 #[derive(Clone, PartialEq, Eq)]
 struct Decision {
     chain: Vec<String>,
-    is_safe: bool,
+    lost: Lacks,
 }
 
 impl Member {
     fn answer(&self, vb: u16) -> Option<Answer> {
         let shown = self.vbuckets.as_ref().ok()?.get(&vb)?;
         let rank = Rank { term: number(shown, "/history_term"), seqno: number(shown, "/complete_seqno") };
-        Some(Answer {
-            rank,
-            is_damaged: is(shown, "damaged"),
+        let lacks = match text_of(shown, "may_lack") {
             // A copy without any history is new, or its files were taken away.
-            may_have_forgotten: is(shown, "emptied") || rank == Rank::default(),
-        })
+            _ if is(shown, "emptied") || rank == Rank::default() => Lacks::Anything,
+            "" => Lacks::Nothing,
+            "unwritten" => Lacks::Unwritten,
+            _ => Lacks::Anything,
+        };
+        Some(Answer { rank, is_damaged: is(shown, "damaged"), lacks })
     }
 
     /// Its whole vBuckets among these, in ranges.
@@ -129,12 +133,17 @@ pub fn run(arguments: &Promote) -> anyhow::Result<()> {
         shown.map(|shown| number(shown, "/term")).max()
     };
     let term = members.iter().filter_map(promised).max().unwrap_or(0) + 1;
-    let stands_by = [("state", "replica".to_owned()), ("source", String::new()), ("term", term.to_string())];
+    // Of two that promote at once, one is refused by each member: both may have chosen this term.
+    let by = format!("promotion {:016x}", RandomState::new().build_hasher().finish());
+    let ballot = [("term", term.to_string()), ("by", by)];
+    let stands_by = [&[("state", "replica".to_owned()), ("source", String::new())], &ballot[..]].concat();
     for member in &mut members {
         for vbs in member.ranges(|vb| groups.contains_key(&vb)) {
-            member.change(&path, &vbs, &stands_by).with_context(|| {
-                format!("{}: it has not promised term {term}; nothing was promoted", member.name)
-            })?;
+            // It counts as missing: its disk is full, or it has promised the term to somebody else.
+            if let Err(error) = member.change(&path, &vbs, &stands_by) {
+                member.vbuckets = Err(format!("it has not promised term {term}: {error:#}"));
+                break;
+            }
         }
     }
     let mut decisions = BTreeMap::new();
@@ -145,9 +154,9 @@ pub fn run(arguments: &Promote) -> anyhow::Result<()> {
         let active = members.get(elected.at).map(|member| member.name.clone()).unwrap_or_default();
         chain.retain(|name| *name != active);
         chain.insert(0, active);
-        decisions.insert(*vb, Decision { chain, is_safe: elected.is_safe });
+        decisions.insert(*vb, Decision { chain, lost: elected.lost });
     }
-    carry_out(&mut members, &path, term, &decisions)?;
+    carry_out(&mut members, &path, &ballot, &decisions)?;
     let text = if *json {
         pretty(&document(term, &members, &decisions))?
     } else {
@@ -221,14 +230,22 @@ fn names<'a>(members: &[Member], places: impl Iterator<Item = &'a usize>) -> Vec
 }
 
 fn refusal(vb: u16, members: &[Member]) -> String {
-    let silent = members.iter().filter_map(|member| {
-        let why = member.vbuckets.as_ref().err()?;
+    let missing = members.iter().filter_map(|member| {
+        let why = match (&member.vbuckets, member.answer(vb)) {
+            (Err(why), _) => why,
+            (Ok(_), Some(Answer { is_damaged: true, .. })) => "damaged",
+            (Ok(_), Some(Answer { lacks: Lacks::Unwritten, .. })) => {
+                "ended without a clean stop: may lack what was only in memory"
+            }
+            (Ok(_), Some(Answer { lacks: Lacks::Anything, .. })) => "may have forgotten what it had",
+            _ => return None,
+        };
         Some(format!("\n  {}: {why}", shown(&member.name)))
     });
     format!(
         "vBucket {vb} is not promoted: acknowledged durable writes might be lost. Bring the missing nodes back, or \
-         repeat with --force. No answer from:{}",
-        silent.collect::<String>()
+         repeat with --force. These do not count:{}",
+        missing.collect::<String>()
     )
 }
 
@@ -236,7 +253,7 @@ fn refusal(vb: u16, members: &[Member]) -> String {
 fn carry_out(
     members: &mut [Member],
     path: &str,
-    term: u64,
+    ballot: &[(&'static str, String)],
     decisions: &BTreeMap<u16, Decision>,
 ) -> anyhow::Result<()> {
     let mut kinds: Vec<&Decision> = Vec::new();
@@ -248,12 +265,12 @@ fn carry_out(
     for is_active in [true, false] {
         for decision in &kinds {
             let Some(active) = decision.chain.first() else { continue };
-            let common = [("topology", json!([decision.chain]).to_string()), ("term", term.to_string())];
+            let topology = [("topology", json!([decision.chain]).to_string())];
             let role = match is_active {
                 true => vec![("state", "active".to_owned())],
                 false => vec![("state", "replica".to_owned()), ("source", active.clone())],
             };
-            let role = [role.as_slice(), &common].concat();
+            let role = [role.as_slice(), &topology, ballot].concat();
             let is_meant = |name: &String| decision.chain.contains(name) && (name == active) == is_active;
             for member in members.iter_mut().filter(|member| is_meant(&member.name)) {
                 for vbs in member.ranges(|vb| decisions.get(&vb) == Some(*decision)) {
@@ -275,8 +292,13 @@ fn document(term: u64, members: &[Member], decisions: &BTreeMap<u16, Decision>) 
     let answered =
         members.iter().map(|member| json!({ "node": member.name, "error": member.vbuckets.as_ref().err() }));
     let mut all = Vec::new();
-    for (vb, Decision { chain, is_safe }) in decisions {
-        all.push(json!({ "vbucket": vb, "chain": chain, "mayHaveLost": !is_safe }));
+    for (vb, Decision { chain, lost }) in decisions {
+        all.push(json!({
+            "vbucket": vb,
+            "chain": chain,
+            "mayHaveLost": *lost > Lacks::Nothing,
+            "mayHaveLostPersisted": *lost > Lacks::Unwritten,
+        }));
     }
     json!({
         "term": term,
@@ -299,11 +321,19 @@ fn report(term: u64, members: &[Member], decisions: &BTreeMap<u16, Decision>) ->
     if members.iter().any(|member| member.vbuckets.is_err()) {
         text += "A node that did not answer must become a replica in this term: once it is back, run this again.\n";
     }
-    let unsafe_count = decisions.values().filter(|decision| !decision.is_safe).count();
-    if unsafe_count > 0 {
+    let count = |lost| decisions.values().filter(|decision| decision.lost == lost).count();
+    let (anything, unwritten) = (count(Lacks::Anything), count(Lacks::Unwritten));
+    if anything > 0 {
         text += &format!(
-            "{unsafe_count} vBuckets may have lost durable writes that were acknowledged: too few of their members \
-             answered.\n"
+            "{anything} vBuckets may have lost durable writes that were acknowledged: too few of their members \
+             answered and have forgotten nothing.\n"
+        );
+    }
+    if unwritten > 0 {
+        text += &format!(
+            "{unwritten} vBuckets may have lost durable writes that were acknowledged when they were in memory \
+             (majority, majorityAndPersistActive): too few of their members have neither ended without a clean stop \
+             nor caught up since. What was acknowledged as persistToMajority is there.\n"
         );
     }
     text

@@ -7,6 +7,18 @@
 
 use crate::terms::Rank;
 
+/// What of all that it has acknowledged a member may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Lacks {
+    /// It has all of it.
+    #[default]
+    Nothing,
+    /// What it had only in memory: it has ended without a clean stop.
+    Unwritten,
+    /// Anything.
+    Anything,
+}
+
 /// What a member of a chain has, as it says after it has promised the new term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Answer {
@@ -14,8 +26,9 @@ pub struct Answer {
     pub rank: Rank,
     /// A part of its journal is damaged: it cannot become the active.
     pub is_damaged: bool,
-    /// It was emptied, or keeps nothing on disk and has nothing: it may lack what it has acknowledged.
-    pub may_have_forgotten: bool,
+    /// What it may lack of all that it has acknowledged: anything if it was emptied, or keeps nothing on disk and has
+    /// nothing.
+    pub lacks: Lacks,
 }
 
 /// Who becomes the active.
@@ -23,8 +36,8 @@ pub struct Answer {
 pub struct Elected {
     /// Its place among the answers.
     pub at: usize,
-    /// It has every durable write that was acknowledged. Without that, some may be lost.
-    pub is_safe: bool,
+    /// What may be lost of the durable writes that were acknowledged.
+    pub lost: Lacks,
 }
 
 /// Why nobody does.
@@ -46,18 +59,20 @@ pub enum NotElected {
 /// Elects among the members of `chains`, whose numbers are places in `answers`. `force`: even if too few have answered.
 pub fn elect(chains: &[Vec<usize>], answers: &[Option<Answer>], force: bool) -> Result<Elected, NotElected> {
     let answer = |at: &usize| answers.get(*at).copied().flatten();
-    let mut is_safe = true;
+    let mut lost = Lacks::Nothing;
     for chain in chains {
         let needed = chain.len() - majority(chain.len()) + 1;
         let whole = || chain.iter().filter_map(answer).filter(|answer| !answer.is_damaged);
-        let counted = whole().filter(|answer| !answer.may_have_forgotten).count();
+        let count = |most| whole().filter(|answer| answer.lacks <= most).count();
+        let counted = count(Lacks::Nothing);
         if counted < needed {
             // If nobody is missing, there is nobody else to ask.
             let is_complete = whole().count() == chain.len();
             if !force && !is_complete {
                 return Err(NotElected::TooFew { counted, needed });
             }
-            is_safe = false;
+            let has_all_written = count(Lacks::Unwritten) >= needed;
+            lost = lost.max(if has_all_written { Lacks::Unwritten } else { Lacks::Anything });
         }
     }
     let members = chains.iter().flatten().filter_map(|at| Some((*at, answer(at)?)));
@@ -69,7 +84,7 @@ pub fn elect(chains: &[Vec<usize>], answers: &[Option<Answer>], force: bool) -> 
         }
     }
     let (at, _) = best.ok_or(NotElected::Nobody)?;
-    Ok(Elected { at, is_safe })
+    Ok(Elected { at, lost })
 }
 
 /// How many members of a chain are its majority.

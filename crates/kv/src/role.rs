@@ -38,6 +38,8 @@ pub struct RoleChange {
     pub source: Option<Option<Arc<str>>>,
     /// See [`Role`].
     pub takes_over: Option<bool>,
+    /// Who decides, by any name: the same term is not taken from two of them.
+    pub by: Option<Arc<str>>,
 }
 
 /// Why a role cannot be changed as requested.
@@ -50,6 +52,18 @@ pub enum RoleError {
         asked: u64,
         /// The one in force.
         promised: u64,
+    },
+    /// Somebody else has raised the term, at the same time.
+    #[error("term {term} was promised to somebody else: raise it again")]
+    Promised {
+        /// The term.
+        term: u64,
+    },
+    /// Another node may be the active of the term.
+    #[error("another node may be the active of term {term}: use a new one")]
+    Used {
+        /// The term.
+        term: u64,
     },
     /// There is no such term.
     #[error("there is no term above {TERM_MOST}")]
@@ -66,7 +80,7 @@ pub enum RoleError {
 }
 
 impl RoleChange {
-    /// Reads a member of a JSON object: `topology`, `term`, `source` or `takeover`. The error says what is wrong.
+    /// Reads a member of a JSON object: `topology`, `term`, `source`, `takeover` or `by`. The error says what is wrong.
     pub fn read(&mut self, name: &str, value: &Value) -> Result<(), String> {
         match name {
             "topology" => {
@@ -91,6 +105,11 @@ impl RoleChange {
             }
             "takeover" => {
                 self.takes_over = Some(value.as_bool().ok_or("takeover must be true or false")?);
+            }
+            "by" => {
+                let is_name = |name: &&str| !name.is_empty() && name.len() <= NAME_MAX;
+                let name = value.as_str().filter(is_name);
+                self.by = Some(name.ok_or("by must be a name")?.into());
             }
             other => return Err(format!("The member {other:?} is not known")),
         }

@@ -8,9 +8,10 @@ use wire::couchbase::frame_info::DurabilityLevel;
 use crate::Mutated;
 use crate::collected::Collected;
 use crate::durability_monitor::DurabilityMonitor;
+use crate::election::Lacks;
 use crate::mailbox::{Cookie, Letter, Outcome};
 use crate::news::News;
-use crate::role::Role;
+use crate::role::{Role, RoleChange, RoleError};
 use crate::topology::VbState;
 
 /// Nothing is armed.
@@ -89,6 +90,44 @@ pub(crate) struct Copied {
     pub(crate) snapshot: (u64, u64),
     /// It was emptied. Until its first snapshot is complete, it may lack what it has acknowledged.
     pub(crate) is_emptied: bool,
+    /// What else it may lack of that, until it has all that its source has.
+    pub(crate) lacks: Lacks,
+    /// The end of the snapshot is what its source had since the start. Not kept on disk.
+    pub(crate) knows_end: bool,
+}
+
+/// How the present term was promised. Known in memory only.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Promise {
+    /// Who has raised it, if they have said.
+    pub(crate) by: Option<Arc<str>>,
+    /// This node was told of nobody who is the active of this term.
+    pub(crate) is_open: bool,
+}
+
+impl Promise {
+    /// A term has one active, and one party that decides. Whoever raises a term that another one has raised at the same
+    /// time is refused, and nobody becomes the active of a term in which another node may be that.
+    pub(crate) fn check(&self, before: &Role, change: &RoleChange) -> Result<(), RoleError> {
+        let term = before.term;
+        if change.term != Some(term) || term == 0 {
+            return Ok(());
+        }
+        let becomes_active = change.state == Some(VbState::Active) && before.state != VbState::Active;
+        match &change.by {
+            Some(by) if self.by.as_ref() != Some(by) => Err(RoleError::Promised { term }),
+            _ if becomes_active && !self.is_open => Err(RoleError::Used { term }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns what becomes of it with a role.
+    pub(crate) fn after(self, before: &Role, role: &Role, by: Option<Arc<str>>) -> Self {
+        let promise = if role.term > before.term { Self { by, is_open: true } } else { self };
+        let may_be_open = matches!(role.state, VbState::Replica | VbState::Pending) && role.source.is_none();
+        let is_open = promise.is_open && may_be_open;
+        Self { is_open, ..promise }
+    }
 }
 
 /// What is kept on disk of a vBucket's role.
@@ -112,6 +151,8 @@ pub(crate) struct SyncWrites {
     pub(crate) is_refilling: bool,
     /// The connection that copies.
     pub(crate) link: Option<Arc<News>>,
+    /// How the term was promised.
+    pub(crate) promise: Promise,
     /// The term is promised once this version of the vBucket's state is on disk.
     pub(crate) term_version: u64,
     /// The terms of a copy's changes count once this version of its state is on disk: then it may acknowledge.
@@ -136,6 +177,7 @@ impl SyncWrites {
             collected: None,
             is_refilling: false,
             link: None,
+            promise: Promise::default(),
             term_version: 0,
             adopted_version: 0,
             monitor,

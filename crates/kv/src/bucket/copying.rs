@@ -16,6 +16,7 @@ use super::Bucket;
 use super::follow::{Position, SEQNO_MOST, Version, VersionKind};
 pub use crate::collected::Collected;
 use crate::collections::ForeignChange;
+use crate::election::Lacks;
 use crate::index::{CAS_MOST, Header, Kind, Locked, PERSIST_TO_MAJORITY, REV_MOST, SHADOW_AGE_S, mark};
 use crate::news::News;
 use crate::role::Role;
@@ -93,6 +94,8 @@ pub struct CopyWanted {
     pub term: u64,
     /// The source's part ends with this.
     pub takes_over: bool,
+    /// It may lack something until it has all that the source has.
+    pub lacks_something: bool,
     /// The promise not to accept anything of a lower term is kept: on disk, if the bucket is.
     pub is_promised: bool,
 }
@@ -120,7 +123,15 @@ impl Locked<'_> {
     pub(super) fn empty_copy(&mut self) {
         let is_emptied = self.high_seqno() > 0 || self.is_emptied();
         self.begin_anew();
-        self.set_copied(Copied { is_any: true, snapshot: (0, 0), is_emptied });
+        let lacks = self.sync_writes().map_or(Lacks::Nothing, |sync| sync.copied.lacks);
+        self.set_copied(Copied { is_any: true, is_emptied, lacks, ..Copied::default() });
+    }
+
+    /// Notes that nothing is missing, once all is here that its source, the active, has or had since the start.
+    fn note_caught_up(&mut self, copied: Copied, is_told: bool) {
+        if self.high_seqno() >= copied.snapshot.1 && (copied.knows_end || is_told) {
+            self.set_copied(Copied { lacks: Lacks::Nothing, ..copied });
+        }
     }
 
     fn set_copied(&mut self, copied: Copied) {
@@ -149,12 +160,13 @@ impl Bucket {
         }
         let is_promised = !locked.is_persistent() || locked.state_persisted() >= sync.term_version;
         let (term, takes_over) = (sync.role.term, sync.role.takes_over);
+        let lacks_something = sync.copied.lacks != Lacks::Nothing;
         locked.sync_writes_mut().link = Some(Arc::clone(news));
         drop(locked);
         if !is_promised {
             self.hurry(vb);
         }
-        Some(CopyWanted { term, takes_over, is_promised })
+        Some(CopyWanted { term, takes_over, lacks_something, is_promised })
     }
 
     /// Returns from where a copy goes on.
@@ -321,7 +333,7 @@ impl Bucket {
             // What is missing of the one before is missing still.
             let (first, last) = copied.snapshot;
             let start = if locked.high_seqno() < last { start.min(first) } else { start };
-            locked.set_copied(Copied { is_any: true, snapshot: (start, end), ..copied });
+            locked.set_copied(Copied { is_any: true, snapshot: (start, end), knows_end: true, ..copied });
             return Ok(false);
         }
         let seqno = foreign.seqno();
@@ -365,6 +377,9 @@ impl Bucket {
             }
             Foreign::Abort { .. } | Foreign::Advanced(_) => locked.advance(seqno),
             Foreign::System { uid, change, .. } => locked.copy_event(seqno, change.event(*uid)),
+        }
+        if copied.lacks != Lacks::Nothing {
+            locked.note_caught_up(copied, matches!(foreign, Foreign::Advanced(_)));
         }
         // Of the snapshot's part that is here: acknowledged when all of it is.
         let (start, _) = copied.snapshot;
@@ -411,6 +426,11 @@ impl Bucket {
     /// Returns true if a copy was emptied and not filled since: it may lack what it has acknowledged.
     pub fn is_emptied(&self, cx: &mut ThreadContext, vb: VbId) -> bool {
         self.lock(cx, vb).is_emptied()
+    }
+
+    /// Returns what a copy may lack of what it has acknowledged.
+    pub fn lacks(&self, cx: &mut ThreadContext, vb: VbId) -> Lacks {
+        self.lock(cx, vb).sync_writes().map_or(Lacks::Nothing, |sync| sync.copied.lacks)
     }
 
     /// Returns the terms of a vBucket's changes.

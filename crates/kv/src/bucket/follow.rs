@@ -513,7 +513,8 @@ impl Stream {
         }
         let (state, term) = bucket.standing(self.vb);
         let is_followed = match self.term {
-            Some(wanted) if self.outlives => (state, term) == (VbState::Dead, wanted),
+            // It has resigned.
+            Some(wanted) if self.outlives => (state, term) == (VbState::Dead, wanted + 1),
             Some(wanted) => (state, term) == (VbState::Active, wanted),
             None => state == self.state || state == VbState::Active,
         };

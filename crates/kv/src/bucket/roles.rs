@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use wire::couchbase::frame_info::DurabilityLevel;
 
 use super::{Bucket, attention};
+use crate::election::Lacks;
 use crate::index::Locked;
 use crate::mailbox::Outcome;
 use crate::role::{Role, RoleChange, RoleError};
@@ -37,6 +38,9 @@ impl Bucket {
     /// what was acknowledged, and would have to forget it.
     pub(crate) fn restore_setting(&self, cx: &mut ThreadContext, vb: VbId) {
         let mut waits = false;
+        let lacks = self
+            .persistence()
+            .map_or(Lacks::Nothing, |persistence| persistence.lacks_at_start(self.had_clean_end()));
         self.tend(cx, vb, |locked, _| {
             let may_lack = locked.durable().may_lack;
             if let Some(mut setting) = locked.durable().setting.take()
@@ -45,6 +49,11 @@ impl Bucket {
                 if may_lack && setting.role.state == VbState::Active && setting.role.topology.has_others() {
                     setting.role.state = VbState::Pending;
                     waits = true;
+                    locked.note_state();
+                }
+                let counts = setting.role.term > 0 && setting.role.state != VbState::Active;
+                if counts && lacks > setting.copied.lacks {
+                    setting.copied.lacks = lacks;
                     locked.note_state();
                 }
                 let newest_term = locked.newest_term();
@@ -83,10 +92,11 @@ impl Bucket {
         }
     }
 
-    /// Makes an active of this term dead: whoever takes over becomes the active. Returns false if it is none.
+    /// Makes an active of this term dead, in the next one: of that, whoever takes over is the active. Returns false if
+    /// it is none.
     pub fn resign(&self, cx: &mut ThreadContext, vb: VbId, term: u64) -> bool {
         let is_it = |role: &Role| role.state == VbState::Active && role.term == term;
-        let change = RoleChange { state: Some(VbState::Dead), ..RoleChange::default() };
+        let change = RoleChange { state: Some(VbState::Dead), term: Some(term + 1), ..RoleChange::default() };
         self.set_role_if(cx, vb, is_it, change).is_ok_and(|is_done| is_done)
     }
 
@@ -200,8 +210,15 @@ impl Bucket {
                 return;
             }
             let has_topology = change.topology.is_some();
+            let promise = locked.sync_writes().map(|sync| sync.promise.clone()).unwrap_or_default();
+            if let Err(error) = promise.check(&before, &change) {
+                changed = Err(error);
+                return;
+            }
+            let by = change.by.clone();
             match change.of(&before) {
                 Ok(role) => {
+                    locked.sync_writes_mut().promise = promise.after(&before, &role, by);
                     is_missing = self.take_role(locked, vb, (&before, role), has_topology, now_ns, notices);
                 }
                 Err(error) => changed = Err(error),

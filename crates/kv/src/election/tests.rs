@@ -148,7 +148,7 @@ impl World {
             answers[*at] = Some(Answer { rank: node.rank(rules), ..Answer::default() });
         }
         let elected = elect(&[vec![0, 1, 2]], &answers, false).unwrap();
-        assert!(elected.is_safe);
+        assert_eq!(elected.lost, Lacks::Nothing);
         world.nodes[elected.at].take_charge(term);
         Some(world)
     }
@@ -223,7 +223,7 @@ fn so_many_are_needed_as_every_majority_includes_one_of() {
             let answers: Vec<_> = (0..members).map(|at| answered(1, 5).filter(|_| at < count)).collect();
             let elected = elect(std::slice::from_ref(&chain), &answers, false);
             if count >= needed {
-                assert_eq!(elected, Ok(Elected { at: 0, is_safe: true }));
+                assert_eq!(elected, Ok(Elected { at: 0, lost: Lacks::Nothing }));
             } else {
                 assert_eq!(elected, Err(NotElected::TooFew { counted: count, needed }));
             }
@@ -235,20 +235,29 @@ fn so_many_are_needed_as_every_majority_includes_one_of() {
 fn the_damaged_and_the_forgetful_do_not_count() {
     let chain = [vec![0, 1, 2]];
     let damaged = answered(9, 9).map(|answer| Answer { is_damaged: true, ..answer });
-    let empty = answered(0, 0).map(|answer| Answer { may_have_forgotten: true, ..answer });
+    let empty = answered(0, 0).map(|answer| Answer { lacks: Lacks::Anything, ..answer });
     let few = Err(NotElected::TooFew { counted: 1, needed: 2 });
     for other in [damaged, empty] {
         assert_eq!(elect(&chain, &[answered(1, 5), other, None], false), few);
         assert_eq!(
             elect(&chain, &[answered(1, 5), other, None], true),
-            Ok(Elected { at: 0, is_safe: false })
+            Ok(Elected { at: 0, lost: Lacks::Anything })
         );
     }
     // If nobody is missing, what is not there is nowhere.
-    assert_eq!(elect(&chain, &[empty, answered(1, 5), empty], false), Ok(Elected { at: 1, is_safe: false }));
+    assert_eq!(
+        elect(&chain, &[empty, answered(1, 5), empty], false),
+        Ok(Elected { at: 1, lost: Lacks::Anything })
+    );
     let complete = [empty, answered(1, 5), answered(1, 4)];
-    assert_eq!(elect(&chain, &complete, false), Ok(Elected { at: 1, is_safe: true }));
+    assert_eq!(elect(&chain, &complete, false), Ok(Elected { at: 1, lost: Lacks::Nothing }));
     assert_eq!(elect(&chain, &[damaged, None, damaged], true), Err(NotElected::Nobody));
+    // Of those that have ended without a clean stop, what was on disk counts.
+    let restarted = answered(1, 5).map(|answer| Answer { lacks: Lacks::Unwritten, ..answer });
+    assert_eq!(elect(&chain, &[answered(1, 4), restarted, None], false), few);
+    let elected = Elected { at: 1, lost: Lacks::Unwritten };
+    assert_eq!(elect(&chain, &[answered(1, 4), restarted, None], true), Ok(elected.clone()));
+    assert_eq!(elect(&chain, &[answered(1, 4), restarted, restarted], false), Ok(elected));
     // The term comes first, then the seqno, then the place.
     let best = |answers: [Option<Answer>; 3]| elect(&chain, &answers, false).map(|elected| elected.at);
     assert_eq!(best([answered(1, 520), answered(2, 120), None]), Ok(1));

@@ -38,6 +38,11 @@ impl Events {
         Some(self.list.remove(oldest).seqno)
     }
 
+    /// Returns the manifest's uid of the last of them.
+    pub(crate) fn last_uid(&self) -> u64 {
+        self.list.last().map_or(0, |told| told.event.uid)
+    }
+
     /// Returns the changes with seqnos above `after`, up to `end`.
     fn between(&self, after: u64, end: u64) -> &[Told] {
         let from = self.list.partition_point(|told| told.seqno <= after);
@@ -66,7 +71,7 @@ impl State {
 }
 
 impl Locked<'_> {
-    fn told(&self) -> Option<&Events> {
+    pub(crate) fn told(&self) -> Option<&Events> {
         self.state.rare.as_ref()?.events.as_deref()
     }
 
@@ -132,8 +137,7 @@ impl Locked<'_> {
         }
         let mut events = self.events();
         // After one that was lost, with changes that have no event.
-        let last_uid = || events.list.last().map_or(0, |told| told.event.uid);
-        let told_uid = if told_uid > manifest.uid { last_uid() } else { told_uid };
+        let told_uid = if told_uid > manifest.uid { events.last_uid() } else { told_uid };
         let mut forgotten =
             (0 < told_uid && told_uid < manifest.forgotten_uid()).then_some(self.state.high_seqno);
         for event in manifest.events_after(told_uid) {

@@ -54,7 +54,7 @@ impl VBucket {
             let durable = rare.durable.get_or_insert_default();
             (durable.histories, durable.terms) = (vec![(other, flushed_seqno)], Terms::default());
             if let Some(sync) = rare.sync_writes.as_deref_mut() {
-                sync.copied = Copied { is_any: true, snapshot: (0, 0), is_emptied: true };
+                sync.copied = Copied { is_any: true, is_emptied: true, ..Copied::default() };
             }
         }
         Flushed { is_any, has_other_history }

@@ -86,6 +86,7 @@ impl Loader<'_> {
 
     fn run_done(&mut self, vb: u16) {
         let (history, is_clean) = (self.bucket.vb_uuid(VbId(vb)), self.bucket.had_clean_end());
+        let kept_uid = self.persistence.kept_uid();
         let max_cas = self.persistence.shards.get(self.shard).map_or(0, |shard| shard.max_cas);
         let mut locked = self.bucket.lock(self.cx, VbId(vb));
         if !locked.run_replayed() {
@@ -93,6 +94,12 @@ impl Loader<'_> {
         }
         if self.persistence.closed(VbId(vb)) == Some(Unavailable::Damaged) {
             return;
+        }
+        // A change is kept before any vBucket is told.
+        if locked.told().is_some_and(|told| told.last_uid() > kept_uid) {
+            drop(locked);
+            self.spoil(&Spoils::VBucket(vb));
+            return self.persistence.note(Trouble::Outdated(VbId(vb)));
         }
         match locked.end_replay(history, is_clean, max_cas) {
             Ok(has_flushed) => {

@@ -34,6 +34,9 @@ pub(super) struct Meta {
     /// Shards that were written to since there are manifests, ascending: their manifests must exist.
     #[serde(default)]
     pub(super) written_shards: Vec<u16>,
+    /// It is a backup, or came from one and has had no clean end since.
+    #[serde(default)]
+    pub(super) is_backup: bool,
     #[serde(default)]
     pub(super) collections: Manifest,
     /// Whether the datatype bit JSON of all its records was checked.

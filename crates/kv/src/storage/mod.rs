@@ -25,6 +25,7 @@ pub(crate) use opening::{Opened, Part, open, spoil};
 pub(crate) use state::{decode as decode_state, encode as encode_state};
 
 use crate::collections::Manifest;
+use crate::election::Lacks;
 use crate::index::VALUE_MAX;
 use crate::lock_order::{Ranked, rank};
 use crate::settings::PersistenceSettings;
@@ -164,7 +165,7 @@ impl Persistence {
         // It may have been found while the rest of the journal was read.
         self.check_whole()?;
         // Last of all: without this file the rest is not a bucket. A copy has no clean end.
-        let meta = Meta { clean_seed: None, written_shards, ..self.meta.lock().clone() };
+        let meta = Meta { clean_seed: None, is_backup: true, written_shards, ..self.meta.lock().clone() };
         meta.write(&self.disk, directory)
     }
 
@@ -281,8 +282,22 @@ impl Persistence {
         if self.is_deleted.load(Relaxed) {
             return Ok(());
         }
-        let ended = Meta { clean_seed: Some(history_seed), ..meta.clone() };
+        let ended = Meta { clean_seed: Some(history_seed), is_backup: false, ..meta.clone() };
         ended.write(&self.disk, &self.directory).map_err(WriteError::Poisoned)
+    }
+
+    /// Returns the uid of the manifest that is kept.
+    pub(crate) fn kept_uid(&self) -> u64 {
+        self.meta.lock().collections.uid
+    }
+
+    /// Returns what copies may lack of what they have acknowledged, however they were before.
+    pub(crate) fn lacks_at_start(&self, had_clean_end: bool) -> Lacks {
+        match had_clean_end {
+            true => Lacks::Nothing,
+            false if self.meta.lock().is_backup => Lacks::Anything,
+            false => Lacks::Unwritten,
+        }
     }
 
     /// Returns how far the journal has been read since the start.

@@ -45,6 +45,8 @@ pub enum Trouble {
     Damage(Damage),
     /// A vBucket was not read to its end.
     Unread(VbId, KvError),
+    /// `bucket.json` is older than what a vBucket knows of the scopes and collections.
+    Outdated(VbId),
     /// A flush failed; it is tried again.
     Write(String),
     /// A stream of changes could not be read from disk, and ended.
@@ -56,6 +58,12 @@ impl fmt::Display for Trouble {
         match self {
             Self::Damage(damage) => write!(f, "{damage}"),
             Self::Unread(vb, error) => write!(f, "vBucket {} is not served: {error}", vb.0),
+            Self::Outdated(vb) => write!(
+                f,
+                "bucket.json is older than the journal: vBucket {} has a later change of scopes and collections, and \
+                 is not served. Put the right file back and restart",
+                vb.0
+            ),
             Self::Write(error) => write!(f, "not written, will be tried again: {error}"),
             Self::Stream(error) => {
                 write!(f, "a stream of changes has ended, since it could not be read: {error}")
@@ -127,7 +135,9 @@ impl Loading {
     }
 
     fn first_damage(&self) -> Option<String> {
-        let first = || self.troubles.iter().find(|trouble| matches!(trouble, Trouble::Damage(_)));
+        let first = || {
+            self.troubles.iter().find(|trouble| matches!(trouble, Trouble::Damage(_) | Trouble::Outdated(_)))
+        };
         self.first_damage.clone().or_else(|| first().map(Trouble::to_string))
     }
 }
@@ -185,6 +195,7 @@ pub(crate) fn open(
                 vbuckets,
                 shards: settings.shards.clamp(1, vbuckets),
                 clean_seed: None,
+                is_backup: false,
                 written_shards: Vec::new(),
                 collections: Manifest::default(),
                 checked_json: true,

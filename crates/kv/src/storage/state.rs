@@ -22,6 +22,7 @@
 //! there up to the base is void, as after a flush_all.
 
 use crate::collections::{Change, SystemEvent};
+use crate::election::Lacks;
 use crate::index::{StateRecord, Told};
 use crate::sync_writes::{Copied, Setting};
 use crate::terms::{TERM_BYTES, Terms};
@@ -36,6 +37,8 @@ const FORMAT_FIRST: u8 = 1;
 const TAKES_OVER: u8 = 1;
 const COPIED: u8 = 2;
 const EMPTIED: u8 = 4;
+const LACKS_UNWRITTEN: u8 = 8;
+const LACKS_ANYTHING: u8 = 16;
 
 /// Most histories that are remembered.
 const HISTORIES_MAX: usize = 20;
@@ -77,7 +80,12 @@ pub(crate) fn encode(state: &StateRecord) -> Vec<u8> {
             bytes.extend_from_slice(&role.term.to_le_bytes());
             let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
             let bits = bit(role.takes_over, TAKES_OVER) | bit(copied.is_any, COPIED);
-            bytes.push(bits | bit(copied.is_emptied, EMPTIED));
+            let lacks = match copied.lacks {
+                Lacks::Nothing => 0,
+                Lacks::Unwritten => LACKS_UNWRITTEN,
+                Lacks::Anything => LACKS_ANYTHING,
+            };
+            bytes.push(bits | bit(copied.is_emptied, EMPTIED) | lacks);
             bytes.extend_from_slice(&copied.snapshot.0.to_le_bytes());
             bytes.extend_from_slice(&copied.snapshot.1.to_le_bytes());
             let source = role.source.as_deref().unwrap_or_default();
@@ -141,11 +149,16 @@ pub(crate) fn decode(mut bytes: &[u8]) -> Option<StateRecord> {
 /// Reads of a role what is between its state and its chains.
 fn read_role(bytes: &mut &[u8], setting: &mut Setting) -> Option<()> {
     let Setting { role: Role { term, source, takes_over, .. }, copied } = setting;
-    let Copied { is_any, snapshot, is_emptied } = copied;
+    let Copied { is_any, snapshot, is_emptied, lacks, knows_end: _ } = copied;
     *term = number(bytes)?;
     let [bits] = take(bytes)?;
     (*takes_over, *is_any) = (bits & TAKES_OVER != 0, bits & COPIED != 0);
     *is_emptied = bits & EMPTIED != 0;
+    *lacks = match bits & (LACKS_UNWRITTEN | LACKS_ANYTHING) {
+        0 => Lacks::Nothing,
+        LACKS_UNWRITTEN => Lacks::Unwritten,
+        _ => Lacks::Anything,
+    };
     *snapshot = (number(bytes)?, number(bytes)?);
     let length = u16::from_le_bytes(take(bytes)?);
     let (name, rest) = bytes.split_at_checked(length.into())?;
@@ -202,7 +215,13 @@ mod tests {
                     takes_over: true,
                     ..Role::default()
                 },
-                copied: Copied { is_any: true, snapshot: (4, 9), is_emptied: true },
+                copied: Copied {
+                    is_any: true,
+                    snapshot: (4, 9),
+                    is_emptied: true,
+                    lacks: Lacks::Unwritten,
+                    knows_end: false,
+                },
             }),
         };
         let bytes = encode(&state);

@@ -295,13 +295,14 @@ pub(super) fn stream(
     let in_any_order =
         producer.wanted.out_of_order != OutOfOrder::Refused && !wanted.has(stream_request::flags::DISK_ONLY);
     let position = Position { in_any_order, ..position(&bucket, vb, &wanted) };
-    match producer.begin(&bucket, place, &position, wanted.filter, takes_over, cx) {
+    let has_term = wanted.term.is_some();
+    match producer.begin(&bucket, place, &position, wanted, cx) {
         Ok(()) => {
-            if producer.wanted.has_sync_writes && wanted.term.is_some() && may_change {
+            if producer.wanted.has_sync_writes && has_term && may_change {
                 bucket.forget_acknowledgements(vb, &producer.wanted.consumer);
             }
             let mut log = failover_log(&bucket, vb);
-            if wanted.term.is_none() {
+            if !has_term {
                 return answer.value(0, &[], &log, out);
             }
             // A node that copies: the terms follow the log, and the extras say how many there are.

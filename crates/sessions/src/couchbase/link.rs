@@ -519,6 +519,7 @@ impl Link {
             snapshot_start: position.snapshot.0,
             snapshot_end: position.snapshot.1,
             term: Some(wanted.term),
+            tells_end: wanted.lacks_something,
             ..StreamRequest::default()
         };
         self.opaques += 1;

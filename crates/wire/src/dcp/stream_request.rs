@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   extras   flags 4 | 0 4 | start 8 | end 8 | vBucket UUID 8 | snapshot start 8 | snapshot end 8
-//!   value    {"uid":"b4","sid":71,"collections":["0","8a"],"scope":"9","purge_seqno":"81021","term":3}, or nothing
+//!   value    {"uid":"b4","sid":71,"collections":["0","8a"],"scope":"9","purge_seqno":"81021",
+//!            "term":3,"tell_end":true}, or nothing
 //! ```
 
 use serde_json::{Map, Value};
@@ -67,6 +68,8 @@ pub struct StreamRequest {
     pub purge_seqno: u64,
     /// The consumer is a replica, which has promised this term.
     pub term: Option<u64>,
+    /// It is to be told that there is nothing after what it has, too.
+    pub tells_end: bool,
 }
 
 fn be64(bytes: &[u8], at: usize) -> u64 {
@@ -111,6 +114,9 @@ impl StreamRequest {
         if let Some(term) = options.get("term") {
             self.term = Some(term.as_u64().ok_or(Malformed("term must be a number, from 0 on"))?);
         }
+        if let Some(tells_end) = options.get("tell_end") {
+            self.tells_end = tells_end.as_bool().ok_or(Malformed("tell_end must be true or false"))?;
+        }
         self.filter = match (options.get("collections"), options.get("scope")) {
             (None, None) => Filter::Everything,
             (Some(collections), None) => Filter::Collections(ids(collections)?),
@@ -137,7 +143,8 @@ impl StreamRequest {
     /// Its value, for a request of everything.
     pub fn value(&self) -> Vec<u8> {
         debug_assert!(self.filter == Filter::Everything && self.stream_id.is_none());
-        self.term.map_or_else(Vec::new, |term| format!("{{\"term\":{term}}}").into_bytes())
+        let tells_end = if self.tells_end { ",\"tell_end\":true" } else { "" };
+        self.term.map_or_else(Vec::new, |term| format!("{{\"term\":{term}{tells_end}}}").into_bytes())
     }
 
     /// Returns true if it has this flag.
@@ -178,8 +185,10 @@ mod tests {
             ..StreamRequest::default()
         };
         assert_eq!(StreamRequest::decode(&request.extras(), &request.value()), Ok(request.clone()));
-        let request = StreamRequest { term: Some(7), ..request };
-        assert_eq!(StreamRequest::decode(&request.extras(), &request.value()), Ok(request));
+        for tells_end in [false, true] {
+            let request = StreamRequest { term: Some(7), tells_end, ..request.clone() };
+            assert_eq!(StreamRequest::decode(&request.extras(), &request.value()), Ok(request));
+        }
     }
 
     #[test]
@@ -216,6 +225,7 @@ mod tests {
             r#"{"purge_seqno":"-1"}"#,
             r#"{"term":-1}"#,
             r#"{"term":"1"}"#,
+            r#"{"tell_end":1}"#,
         ] {
             assert!(StreamRequest::decode(&[0; EXTRAS_BYTES], text.as_bytes()).is_err(), "{text}");
         }

@@ -21,7 +21,7 @@ use wire::dcp::message::{
     Deletion, End, EndReason, Event as Told, Marker, MarkerForm, Mutation, Prepare, Seqnos, SystemEvent,
     snapshot_kind,
 };
-use wire::dcp::{Filter, Message, Place, open};
+use wire::dcp::{Filter, Message, Place, StreamRequest, open, stream_request};
 use wire::snappy;
 
 use super::super::super::Output;
@@ -114,6 +114,8 @@ struct Sending {
     stream: Stream,
     /// It waits for its turn, because it may have something.
     is_ready: bool,
+    /// The consumer is still to be told that it has everything.
+    tells_end: bool,
     take_over: Option<TakeOver>,
     place: Place,
     filter: Filter,
@@ -242,8 +244,7 @@ impl Producer {
         bucket: &Arc<Bucket>,
         place: Place,
         position: &Position,
-        filter: Filter,
-        takes_over: bool,
+        wanted: StreamRequest,
         cx: &mut NodeContext,
     ) -> Result<(), Refused> {
         self.numbers += 1;
@@ -255,10 +256,12 @@ impl Producer {
         }
         let (name, start) = ((place.vbucket, place.stream_id), position.start);
         let (prepared, gone) = Default::default();
-        let take_over = takes_over.then_some(TakeOver::Behind);
+        let take_over = wanted.has(stream_request::flags::TAKEOVER).then_some(TakeOver::Behind);
+        let filter = wanted.filter;
         let told = start;
-        let is_ready = false;
-        let sending = Sending { stream, is_ready, take_over, place, filter, prepared, gone, start, told };
+        let (is_ready, tells_end) = (false, wanted.tells_end);
+        let sending =
+            Sending { stream, is_ready, tells_end, take_over, place, filter, prepared, gone, start, told };
         self.streams.insert(name, Box::new(sending));
         self.make_ready(name);
         Ok(())
@@ -507,7 +510,7 @@ impl Producer {
         out: &mut Output,
     ) -> Option<(Advanced, bool)> {
         let sending = self.streams.get_mut(name)?;
-        let Sending { stream, is_ready, take_over: _, place, filter, prepared, gone, start, told } =
+        let Sending { stream, is_ready, tells_end, take_over: _, place, filter, prepared, gone, start, told } =
             &mut **sending;
         *is_ready = false;
         let before = out.len();
@@ -539,6 +542,10 @@ impl Producer {
         let advanced = stream.advance(cx, room, &mut |event| messages.put(event));
         if stream.snapshot().is_none() {
             messages.tell_end(stream.cursor());
+            // A copy that may have forgotten something learns that it has everything.
+            if advanced == Advanced::Idle && std::mem::take(tells_end) {
+                messages.tell_again(stream.cursor());
+            }
         }
         let (items, is_over) = (messages.items, messages.is_over);
         self.consumer.figures.items_sent.fetch_add(items, Relaxed);
@@ -603,6 +610,13 @@ impl Messages<'_> {
         if *self.told < end && self.opened.has_collections {
             self.put_bare(&Message::SeqnoAdvanced(end));
             *self.told = end;
+        }
+    }
+
+    /// Tells a replica that there is nothing after what it has.
+    fn tell_again(&mut self, end: u64) {
+        if self.start == end && self.opened.has_collections {
+            self.put_bare(&Message::SeqnoAdvanced(end));
         }
     }
 

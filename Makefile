@@ -1,6 +1,6 @@
 # The front door. `make help` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-replicas replica-histories replica-mutations soak-hostile soak-limits miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear subdocument-model lab-sensitivity gocaves packages image booted reproducible
+.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-replicas replica-histories replica-mutations nemesis soak-hostile soak-limits miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear subdocument-model lab-sensitivity gocaves packages image booted reproducible
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 DORMOUSE := $(TARGET)/release/dormouse
@@ -63,6 +63,9 @@ replica-histories: ## Ten minutes of histories of such nodes, judged by porcupin
 
 replica-mutations: ## Ten million mutations that a replica follows, in both kinds of bucket (COUNT=200k for a slice)
 	tests/run.sh install build replica-mutations
+
+nemesis: ## Half an hour of three nodes under faults that overlap, promoted by the documented command (SOAK_SECONDS=60 for a slice)
+	SOAK_SECONDS=$${SOAK_SECONDS:-1800} tests/run.sh install build nemesis
 
 soak-memory: ## Half an hour of full buckets whose values shrink, grow, expire and move (SOAK_SECONDS=120 for a slice)
 	SOAK_SECONDS=$${SOAK_SECONDS:-1800} tests/run.sh install build soak-memory

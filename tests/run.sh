@@ -29,7 +29,7 @@ all=(install build lints unit allocators packaging clients persistence different
 stages=("$@")
 [ "${#stages[@]}" -gt 0 ] || stages=("${all[@]}")
 for stage in "${stages[@]}"; do
-    case " ${all[*]} allocators-long ovsdb-differential ovsdb-crash kv-crash kv-linear soak-memory soak-replicas replica-histories replica-mutations soak-hostile soak-limits miri " in
+    case " ${all[*]} allocators-long ovsdb-differential ovsdb-crash kv-crash kv-linear soak-memory soak-replicas replica-histories replica-mutations nemesis soak-hostile soak-limits miri " in
         *" $stage "*) ;;
         *) echo "run.sh: unknown stage $stage; allowed: ${all[*]}" >&2; exit 2 ;;
     esac
@@ -140,13 +140,14 @@ stage_soak() {
     "$python" -m tests.soak.limits --seconds "${SOAK_LIMITS_SECONDS:-10}" --mix streams
 }
 
-# For `make soak-memory`, `make soak-replicas`, `make replica-histories`, `make replica-mutations`, `make soak-hostile`, `make soak-limits` and `make miri`.
+# For `make soak-memory`, `make soak-replicas`, `make replica-histories`, `make replica-mutations`, `make nemesis`, `make soak-hostile`, `make soak-limits` and `make miri`.
 stage_soak-limits() {
     "$python" -m tests.soak.limits --runs "${RUNS:-50}" --seconds "${SECONDS_EACH:-40}" --limit-mib 64 --limit-mib 128 --limit-mib 256 --limit-mib 512
 }
 stage_soak-hostile() { "$python" -m tests.soak.hostile --seconds "${SOAK_SECONDS:-300}" --bound 3; }
 stage_soak-replicas() { "$python" -m tests.soak.replicas --seconds "${SOAK_SECONDS:-600}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
 stage_replica-histories() { "$python" -m tests.soak.histories --seconds "${SOAK_SECONDS:-600}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
+stage_nemesis() { "$python" -m tests.soak.nemesis --seconds "${SOAK_SECONDS:-1800}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
 stage_replica-mutations() { "$python" -m tests.soak.mutations --count "${COUNT:-10M}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
 stage_soak-memory() { "$python" -m tests.soak.memory --seconds "${SOAK_SECONDS:-1800}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
 

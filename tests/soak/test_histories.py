@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from . import histories
+from . import histories, nemesis
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +45,10 @@ def test_replicas_are_linearizable(program, kind):
     done = histories.run(kind, 20261128, 0, program)
     assert not done.problems, "\n".join(done.problems)
     assert done.operations > 1000 and set(done.faults.values()) == {1} and len(done.faults) == 5
+
+
+@pytest.mark.parametrize("kind", ["ephemeral", "persistent"])
+def test_nothing_is_lost_when_faults_overlap(program, kind):
+    done = nemesis.run(kind, 20261129, 20, program)
+    assert not done.problems, "\n".join(done.problems)
+    assert done.operations > 1000 and done.promoted >= 2 and len(done.faults) >= 5

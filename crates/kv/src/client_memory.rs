@@ -10,8 +10,8 @@
 //! first, and above [`Pressure::Hard`] the largest in any case. This module only counts; the caller cuts peers off.
 //!
 //! Buffers come from the shared arenas, which keep free pages for some seconds. After much has been freed, those pages
-//! are given back at once. What else the shared arenas have, beyond what counts as the program, counts as that which no bucket is
-//! charged for: buffers of flushers and fetchers, the tables of journals, free pages.
+//! are given back at once. What else the shared arenas have, beyond what counts as the program, counts as that which no
+//! bucket is charged for: buffers of flushers and fetchers, the tables of journals, free pages.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};

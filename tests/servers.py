@@ -10,6 +10,7 @@ Both are context managers. A child is only ever terminated by the process id tha
 import contextlib
 import ctypes
 import fnmatch
+import itertools
 import json
 import os
 import pathlib
@@ -51,12 +52,23 @@ def memcached_binary():
     return shutil.which("memcached")
 
 
+def _ports():
+    """Those below what the system gives to clients, one after the other; each process of a test run has its own part."""
+    part = int(os.environ.get("PYTEST_XDIST_WORKER", "gw7")[2:]) % 8
+    begin = random.SystemRandom().randrange(2_700)
+    for number in itertools.count(begin):
+        yield 10_000 + 2_700 * part + number % 2_700
+
+
+_PORTS = _ports()
+
+
 def free_port():
-    """A port that nobody listens at, below those that the system gives to clients: none of them takes it meanwhile."""
-    while True:
+    """A port that nobody listens at, and that nobody is given meanwhile."""
+    for port in _PORTS:
         with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, 32_000)))
-            return probe.getsockname()[1]
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def split_address(address):

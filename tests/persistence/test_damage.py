@@ -207,6 +207,22 @@ def test_the_small_files(copied, start, name):
         path.write_bytes(whole)
 
 
+def test_journals_without_bucket_json_are_no_new_bucket(copied, start):
+    home, content = copied
+    path = home / "node/buckets/default/bucket.json"
+    whole = path.read_bytes()
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(StartFailed, match="bucket.json is missing beside its journals"):
+            start(home=home)
+        assert not path.exists()
+    path.write_bytes(whole)
+    with Peer(start(home=home).kv) as peer:
+        peer.await_warm_up()
+        for key, value in content.items():
+            assert peer.get(key).value == value, key
+
+
 @pytest.mark.parametrize("tail", [b"\0" * 4096, b"RUN\x01" + b"x" * 100, bytes(range(256)) * 8, b"CMT\x01"], ids=["zeros", "a run's beginning", "rubbish", "a commit's beginning"])
 def test_a_torn_tail_is_no_error(written, start, tmp_path, tail):
     """What a crash leaves after the last commit is truncated without an error, and nothing before it is lost."""

@@ -50,7 +50,7 @@ pub fn text(bucket: &Bucket, peer: &Peer, arguments: &[u8], cx: &mut NodeContext
         return detail(bucket, words.next().unwrap_or_default(), out);
     }
     let mut line = String::new();
-    let answer = gather(bucket, peer, arguments, cx, &mut |name, value| {
+    let answer = gather(bucket, peer, arguments.trim_ascii(), cx, &mut |name, value| {
         line.clear();
         let _ = write!(line, "STAT {name} {value}");
         // Names of nodes come from peers: a line break in one must not look like another answer.
@@ -111,7 +111,7 @@ pub fn gather(
 ) -> Answer {
     let subject = arguments.split(|byte| *byte == b' ').next().unwrap_or_default();
     match subject {
-        b"" => {
+        b"" if arguments.is_empty() => {
             general(bucket, cx, emit);
             if peer.port == Port::Couchbase {
                 tools::general(bucket, emit);

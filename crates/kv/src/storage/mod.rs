@@ -311,15 +311,20 @@ pub fn remove_deleted(disk: &AnyDisk, directory: &Path) -> std::io::Result<()> {
     if !meta::is_deleted(disk, directory)? {
         return Ok(());
     }
-    for shard in disk.list(directory)? {
-        if shard.file_name().is_some_and(|name| name.to_string_lossy().starts_with("shard-")) {
-            for file in disk.list(&shard)? {
-                disk.remove(&file)?;
-            }
-            disk.remove_directory(&shard)?;
+    for shard in shards_in(disk, directory)? {
+        for file in disk.list(&shard)? {
+            disk.remove(&file)?;
         }
+        disk.remove_directory(&shard)?;
     }
     meta::forget_deleted(disk, directory)
+}
+
+/// Returns the directories of journals in a bucket's directory.
+fn shards_in(disk: &AnyDisk, directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let is_shard =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("shard-"));
+    Ok(disk.list(directory)?.into_iter().filter(is_shard).collect())
 }
 
 /// Datatype bit of a record of a shadow, which otherwise is one of a document.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Re
 use journal::log::{
     Damage, Identity, OpenError, Options, ReadError, Segment, Shard as Journal, Spoils, WriteError,
 };
-use journal::{AnyDisk, Metered, SyncMeter};
+use journal::{AnyDisk, Disk as _, Metered, SyncMeter};
 use thiserror::Error;
 
 use super::meta::{self, Meta};
@@ -188,6 +188,10 @@ pub(crate) fn open(
             meta
         }
         None => {
+            if disk.exists(directory)? && !super::shards_in(&disk, directory)?.is_empty() {
+                let text = format!("{}: bucket.json is missing beside its journals", directory.display());
+                return Err(OpenBucketError::Meta(text));
+            }
             let meta = Meta {
                 format: meta::FORMAT,
                 name: name.to_owned(),

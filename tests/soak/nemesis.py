@@ -7,7 +7,7 @@ A storm is some seconds in which one thing after the other happens, whatever els
 are refilled, started again, paused; others do not reach one; a file of a journal is cut while its node is down; collections are created
 and dropped; `dormouse bucket promote` is run, and may refuse. Meanwhile clients read and write the same few keys durably, others write
 much that is not durable, so that the histories of the nodes differ. Nothing is forced. Then all nodes are started and reachable, the
-command is run until it succeeds, and it is checked:
+command is run until it succeeds (with --force if a node is damaged; it must say that nothing persisted is lost), and it is checked:
 
   histories    each key is linearizable
   collections  all nodes have the same; each that was created (200) and not dropped since is there with its document, each that was
@@ -189,8 +189,8 @@ class Nemesis(Histories):
             self.kill_one(name)
         return self.decide(self.random.choice(self.up()))
 
-    def decide(self, name):
-        done = Operator(self.cluster[name], "Administrator", self.login).run("bucket", "promote", "default", "--json")
+    def decide(self, name, *options):
+        done = Operator(self.cluster[name], "Administrator", self.login).run("bucket", "promote", "default", "--json", *options)
         self.note(f"promote, asking {name}: {done.returncode} {done.stderr or done.stdout}".replace(" ", "").replace("\n", ""))
         if done.returncode != 0:
             self.refused += 1
@@ -317,8 +317,11 @@ class Nemesis(Histories):
         # An ephemeral node that came back takes itself for the active: clients wait for the decision.
         before, self.why = self.promoted, ""
 
+        # With one node damaged and the others killed, all that is on disk is there, and it takes --force to say so.
+        is_damaged = any(role.get("damaged") for name in self.names for role in map(lambda vb: self.role(name, vb), range(VBUCKETS)))
+
         def decided():
-            self.decide(self.names[0])
+            self.decide(self.names[0], *(("--force",) if is_damaged else ()))
             return self.promoted > before
 
         try:

@@ -29,7 +29,6 @@ import sys
 import tempfile
 import threading
 import time
-import zlib
 
 from tests.frames import INTERNAL_ERROR, SET, SUCCESS, BinaryConnection, request
 from tests.persistence.bucket import http, wait_warm
@@ -38,7 +37,7 @@ from tests.wire.test_replica_collections import OF_DEFAULT, SCOPES
 from tests.wire.test_replica_collections import Client as CollectionsClient
 
 from .histories import AFTERWARDS, CLIENTS, NO_EFFECT, Client, Histories, judge_program
-from .replicas import PATIENCE_S, VBUCKETS, kinds_of, kinds_parser, wait_until
+from .replicas import PATIENCE_S, VBUCKETS, kinds_of, kinds_parser, vbucket_of, wait_until
 
 STORM_S = (2.0, 6.0)
 BETWEEN_S = 0.35
@@ -58,14 +57,10 @@ class StormClient(Client):
     levels, no_effect = LEVELS, (*NO_EFFECT, INTERNAL_ERROR)
 
     def one(self, key):
-        if self.soak.active[self.vbucket(key)] is None:
+        if self.soak.active[vbucket_of(key.encode())] is None:
             time.sleep(0.01)
             return
         super().one(key)
-
-    @staticmethod
-    def vbucket(key):
-        return ((zlib.crc32(key.encode()) >> 16) & 0x7FFF) % VBUCKETS
 
 
 class Plain(threading.Thread):
@@ -109,6 +104,15 @@ class Nemesis(Histories):
         self.refused = self.promoted = self.plain = 0
         # What has happened in this storm.
         self.events = []
+        self.begin()
+
+    def begin(self):
+        """Waits until all copies have begun, also on disk: one without a history may have forgotten anything."""
+        has_begun = lambda: all(self.role(name, vb)["history_term"] > 0 for name in self.names for vb in range(VBUCKETS))
+        wait_until(has_begun, "copies", PATIENCE_S)
+        for name in self.names if self.kind == "persistent" else ():
+            assert self.cluster[name].stop() == 0
+            self.cluster.restart(name)
 
     def note(self, what):
         self.events.append(f"{time.monotonic():.3f} {what}")
@@ -236,8 +240,7 @@ class Nemesis(Histories):
         name = f"c{len(self.collections)}"
         node = self.random.choice(self.told())
         self.collections[name] = None
-        status, body = self.change(node, "POST", OF_DEFAULT, f"name={name}")
-        if status == 200:
+        if self.change(node, "POST", OF_DEFAULT, f"name={name}") == 200:
             self.collections[name] = True
             self.write_document(name)
         return True
@@ -261,19 +264,19 @@ class Nemesis(Histories):
             return False
         name = self.random.choice(there)
         self.collections[name] = None
-        status, body = self.change(self.random.choice(self.told()), "DELETE", f"{OF_DEFAULT}/{name}")
-        if status == 200:
+        if self.change(self.random.choice(self.told()), "DELETE", f"{OF_DEFAULT}/{name}") == 200:
             self.collections[name] = False
         return True
 
     def change(self, node, *arguments):
+        """The status of a request; `None`: no answer."""
         begun = time.monotonic()
         try:
             answer = http(self.cluster[node], *arguments)
         except OSError as error:
             answer = None, str(error)
         self.note(f"{arguments} at {node}, asked at {begun:.3f}: {answer}")
-        return answer
+        return answer[0]
 
     def ids(self, name):
         """Ids of the collections of a node by their names."""
@@ -318,7 +321,7 @@ class Nemesis(Histories):
         before, self.why = self.promoted, ""
 
         # With one node damaged and the others killed, all that is on disk is there, and it takes --force to say so.
-        is_damaged = any(role.get("damaged") for name in self.names for role in map(lambda vb: self.role(name, vb), range(VBUCKETS)))
+        is_damaged = any(self.damaged(name) for name in self.names)
 
         def decided():
             self.decide(self.names[0], *(("--force",) if is_damaged else ()))
@@ -329,10 +332,14 @@ class Nemesis(Histories):
         except AssertionError:
             self.problems.append(f"with all nodes there the command refuses: {self.why}")
 
+    def damaged(self, name):
+        """The vBuckets of a node that are damaged."""
+        return [vb for vb in range(VBUCKETS) if self.role(name, vb).get("damaged")]
+
     def replace_damaged(self):
         """As docs/persistence.md says: the files of a node that is damaged are moved away, and it becomes a replica."""
         for name in self.names:
-            if any(self.role(name, vb).get("damaged") for vb in range(VBUCKETS)):
+            if self.damaged(name):
                 self.faults["damaged node"] = self.faults.get("damaged node", 0) + 1
                 self.cluster.kill(name)
                 shutil.rmtree(self.bucket_directory(name))

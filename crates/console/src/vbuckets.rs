@@ -8,7 +8,6 @@ use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use kv::election::Lacks;
 use kv::users::roles::Rights;
 use kv::{
     Bucket, Cookie, KvError, NodeContext, Now, Outcome, RoleChange, RoleError, Unavailable, VbId, VbState,
@@ -64,10 +63,8 @@ fn shown(console: &Console, bucket: &Bucket, vb: VbId) -> Result<Value, Unavaila
     if execute(console, |cx| bucket.is_emptied(cx, vb)) {
         shown["emptied"] = json!(true);
     }
-    match execute(console, |cx| bucket.lacks(cx, vb)) {
-        Lacks::Nothing => {}
-        Lacks::Unwritten => shown["may_lack"] = json!("unwritten"),
-        Lacks::Anything => shown["may_lack"] = json!("anything"),
+    if let Some(what) = execute(console, |cx| bucket.lacks(cx, vb)).name() {
+        shown["may_lack"] = json!(what);
     }
     shown["persisted_seqno"] = json!(info.as_ref().map(|info| info.persisted_seqno));
     Ok(shown)

@@ -5,8 +5,8 @@
 //!        ──> per vBucket: [`elect`] ──> the elected become active, the others their replicas
 //! ```
 //! Nothing is changed before it is known that enough members answer. What they say after the promise decides: before,
-//! the old active may go on. Whoever does not promise counts as missing. A member promises a term to one promotion, so
-//! that of two at the same time at most one gets enough of them.
+//! the old active may go on. A member that does not promise counts as missing. Each member promises a term to one
+//! promotion only, so of two that run at the same time at most one gets a majority.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -62,12 +62,10 @@ impl Member {
     fn answer(&self, vb: u16) -> Option<Answer> {
         let shown = self.vbuckets.as_ref().ok()?.get(&vb)?;
         let rank = Rank { term: number(shown, "/history_term"), seqno: number(shown, "/complete_seqno") };
-        let lacks = match text_of(shown, "may_lack") {
-            // A copy without any history is new, or its files were taken away.
-            _ if is(shown, "emptied") || rank == Rank::default() => Lacks::Anything,
-            "" => Lacks::Nothing,
-            "unwritten" => Lacks::Unwritten,
-            _ => Lacks::Anything,
+        // A copy without any history is new, or its files were taken away.
+        let lacks = match is(shown, "emptied") || rank == Rank::default() {
+            true => Lacks::Anything,
+            false => Lacks::from_name(shown.get("may_lack").and_then(Value::as_str)),
         };
         Some(Answer { rank, is_damaged: is(shown, "damaged"), lacks })
     }

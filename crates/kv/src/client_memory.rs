@@ -233,13 +233,17 @@ impl ClientMemory {
         }
     }
 
+    fn uncharged_bytes(&self) -> u64 {
+        self.outside_bytes().saturating_add(self.unaccounted.load(Relaxed))
+    }
+
     fn update_share(&self, doorbell: &Doorbell) {
         let node_bytes = self.node_bytes.load(Relaxed);
         if node_bytes == 0 {
             return;
         }
         loop {
-            let outside = self.outside_bytes().saturating_add(self.unaccounted.load(Relaxed));
+            let outside = self.uncharged_bytes();
             let share = (u128::from(outside) << SHARE_BITS).div_ceil(u128::from(node_bytes));
             let share = u64::try_from(share).map_or(SHARE_MOST, |share| share.min(SHARE_MOST)) as u32;
             // ORDERING: of two concurrent changes, the one whose share remains in the end has seen both.
@@ -247,7 +251,7 @@ impl ClientMemory {
             if share >> SHARE_STEP_BITS > before >> SHARE_STEP_BITS {
                 doorbell.ring();
             }
-            if self.outside_bytes().saturating_add(self.unaccounted.load(Relaxed)) == outside {
+            if self.uncharged_bytes() == outside {
                 return;
             }
         }

@@ -3,7 +3,7 @@
 //! Members of its chains have promised a term, and have said what they have. A durable write was acknowledged by a
 //! majority of each chain, so with n members any n - majority + 1 of them include one that has it. Of these the one of
 //! the highest [`Rank`] has all of them. A member that is damaged, or that may lack what it has acknowledged,
-//! counts as missing. Where all have answered and too few count, the best is elected, and is not safe.
+//! counts as missing. If all answer and too few count, the best is elected, and some writes may be lost.
 
 use crate::terms::Rank;
 
@@ -17,6 +17,23 @@ pub enum Lacks {
     Unwritten,
     /// Anything.
     Anything,
+}
+
+impl Lacks {
+    /// Returns its name in the role of a vBucket; `None` if nothing is lacking.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Nothing => None,
+            Self::Unwritten => Some("unwritten"),
+            Self::Anything => Some("anything"),
+        }
+    }
+
+    /// Returns what a name means. An unknown one may mean anything.
+    pub fn from_name(name: Option<&str>) -> Self {
+        let is_it = |lacks: &Self| lacks.name() == name;
+        [Self::Nothing, Self::Unwritten].into_iter().find(is_it).unwrap_or(Self::Anything)
+    }
 }
 
 /// What a member of a chain has, as it says after it has promised the new term.

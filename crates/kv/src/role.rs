@@ -38,7 +38,7 @@ pub struct RoleChange {
     pub source: Option<Option<Arc<str>>>,
     /// See [`Role`].
     pub takes_over: Option<bool>,
-    /// Who decides, by any name: the same term is not taken from two of them.
+    /// The name of whoever decides: one term is not accepted from two of them.
     pub by: Option<Arc<str>>,
 }
 
@@ -77,6 +77,39 @@ pub enum RoleError {
     /// A new copy is replacing the old one. That takes milliseconds.
     #[error("the vBucket's copy is being replaced; try again")]
     Refilling,
+}
+
+/// How the present term was promised. Known in memory only: after a restart nobody goes on in a term.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Promise {
+    /// Who raised it, if they named themselves.
+    by: Option<Arc<str>>,
+    /// No node is known here as the active of the term.
+    is_open: bool,
+}
+
+impl Promise {
+    /// Checks that a term has one active and one party that decides. Of two that raise the same term, the second is
+    /// refused; and no vBucket becomes active in a term in which another node may be the active.
+    pub(crate) fn check(&self, before: &Role, change: &RoleChange) -> Result<(), RoleError> {
+        let term = before.term;
+        if change.term != Some(term) || term == 0 {
+            return Ok(());
+        }
+        let becomes_active = change.state == Some(VbState::Active) && before.state != VbState::Active;
+        match &change.by {
+            Some(by) if self.by.as_ref() != Some(by) => Err(RoleError::Promised { term }),
+            _ if becomes_active && !self.is_open => Err(RoleError::Used { term }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns what becomes of it with a role.
+    pub(crate) fn after(self, before: &Role, role: &Role, by: Option<Arc<str>>) -> Self {
+        let promise = if role.term > before.term { Self { by, is_open: true } } else { self };
+        let copies = matches!(role.state, VbState::Replica | VbState::Pending);
+        Self { is_open: promise.is_open && copies && role.source.is_none(), ..promise }
+    }
 }
 
 impl RoleChange {

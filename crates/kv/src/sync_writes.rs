@@ -11,7 +11,7 @@ use crate::durability_monitor::DurabilityMonitor;
 use crate::election::Lacks;
 use crate::mailbox::{Cookie, Letter, Outcome};
 use crate::news::News;
-use crate::role::{Role, RoleChange, RoleError};
+use crate::role::{Promise, Role};
 use crate::topology::VbState;
 
 /// Nothing is armed.
@@ -94,40 +94,6 @@ pub(crate) struct Copied {
     pub(crate) lacks: Lacks,
     /// The end of the snapshot is what its source had since the start. Not kept on disk.
     pub(crate) knows_end: bool,
-}
-
-/// How the present term was promised. Known in memory only.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Promise {
-    /// Who has raised it, if they have said.
-    pub(crate) by: Option<Arc<str>>,
-    /// This node was told of nobody who is the active of this term.
-    pub(crate) is_open: bool,
-}
-
-impl Promise {
-    /// A term has one active, and one party that decides. Whoever raises a term that another one has raised at the same
-    /// time is refused, and nobody becomes the active of a term in which another node may be that.
-    pub(crate) fn check(&self, before: &Role, change: &RoleChange) -> Result<(), RoleError> {
-        let term = before.term;
-        if change.term != Some(term) || term == 0 {
-            return Ok(());
-        }
-        let becomes_active = change.state == Some(VbState::Active) && before.state != VbState::Active;
-        match &change.by {
-            Some(by) if self.by.as_ref() != Some(by) => Err(RoleError::Promised { term }),
-            _ if becomes_active && !self.is_open => Err(RoleError::Used { term }),
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns what becomes of it with a role.
-    pub(crate) fn after(self, before: &Role, role: &Role, by: Option<Arc<str>>) -> Self {
-        let promise = if role.term > before.term { Self { by, is_open: true } } else { self };
-        let may_be_open = matches!(role.state, VbState::Replica | VbState::Pending) && role.source.is_none();
-        let is_open = promise.is_open && may_be_open;
-        Self { is_open, ..promise }
-    }
 }
 
 /// What is kept on disk of a vBucket's role.

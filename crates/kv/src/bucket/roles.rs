@@ -92,8 +92,8 @@ impl Bucket {
         }
     }
 
-    /// Makes an active of this term dead, in the next one: of that, whoever takes over is the active. Returns false if
-    /// it is none.
+    /// Makes an active of this term dead and raises the term: whoever takes over is the active of the new one. Returns
+    /// false if it is not active in this term.
     pub fn resign(&self, cx: &mut ThreadContext, vb: VbId, term: u64) -> bool {
         let is_it = |role: &Role| role.state == VbState::Active && role.term == term;
         let change = RoleChange { state: Some(VbState::Dead), term: Some(term + 1), ..RoleChange::default() };

@@ -95,7 +95,7 @@ impl Loader<'_> {
         if self.persistence.closed(VbId(vb)) == Some(Unavailable::Damaged) {
             return;
         }
-        // A change is kept before any vBucket is told.
+        // `bucket.json` is written before any vBucket learns of a change.
         if locked.told().is_some_and(|told| told.last_uid() > kept_uid) {
             drop(locked);
             self.spoil(&Spoils::VBucket(vb));

@@ -68,7 +68,7 @@ pub struct StreamRequest {
     pub purge_seqno: u64,
     /// The consumer is a replica, which has promised this term.
     pub term: Option<u64>,
-    /// It is to be told that there is nothing after what it has, too.
+    /// The consumer wants to be told when it has everything, even if nothing is sent.
     pub tells_end: bool,
 }
 

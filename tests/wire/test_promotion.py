@@ -257,3 +257,22 @@ def test_a_restored_backup_does_not_answer_for_what_came_after_it(tmp_path):
         active = json.loads(done.stdout)["vbuckets"][VB]["chain"][0]
         with Client(cluster[active]) as client:
             assert client.get(b"key") == b"new"
+
+
+def test_an_ephemeral_node_that_comes_back_changes_no_collections(tmp_path):
+    """It takes itself for the active. What others have decided meanwhile is in the manifest that it kept."""
+    collections = "/pools/default/buckets/default/scopes/_default/collections"
+    with Cluster(tmp_path, 3, ("default,ephemeral,128MiB",)) as cluster:
+        cluster.assign(["n1", "n2", "n3"])
+        wait_begun(cluster, "n2", "n3")
+        assert http(cluster["n1"], "POST", collections, "name=before")[0] == 200
+        cluster.kill("n1")
+        cluster.restart("n1")
+        assert roles(cluster, "n1")[VB]["term"] == 0
+        for name in ("n1", "n2"):
+            status, answer = http(cluster[name], "POST", collections, "name=lost")
+            assert status == 503, (name, answer)
+            assert "in term 0" in answer, (name, answer)
+        assert promote(cluster, "n2", tmp_path=tmp_path).returncode == 0
+        assert http(cluster["n1"], "POST", collections, "name=after")[0] == 200
+        wait_until(lambda: "after" in http(cluster["n3"], "GET", collections.removesuffix("/_default/collections"))[1], "the change")

@@ -139,7 +139,9 @@ fn failed(error: &ManifestError) -> Response {
         ManifestError::ScopeMissing(_) | ManifestError::CollectionMissing(..) => (StatusCode::NOT_FOUND, "_"),
         ManifestError::Unkept(_) => (StatusCode::INTERNAL_SERVER_ERROR, "_"),
         ManifestError::NotActive => (StatusCode::CONFLICT, "_"),
-        ManifestError::Unacknowledged | ManifestError::Closed(_) => (StatusCode::SERVICE_UNAVAILABLE, "_"),
+        ManifestError::Unacknowledged | ManifestError::Closed(_) | ManifestError::Superseded { .. } => {
+            (StatusCode::SERVICE_UNAVAILABLE, "_")
+        }
         ManifestError::ScopeExists(_)
         | ManifestError::CollectionExists(..)
         | ManifestError::Default

@@ -198,6 +198,17 @@ pub enum ManifestError {
     /// vBucket 0 is being read, or damaged: whether this node is its active is not known.
     #[error("Scopes and collections are changed by the active of vBucket 0. On this node: {0}")]
     Closed(Unavailable),
+    /// The manifest is of a later term than this node's role in vBucket 0: others have decided since.
+    #[error(
+        "Scopes and collections are changed by the active of vBucket 0. This node is that in term {role}, and they are \
+         of term {manifest}: promote a node, or set the roles"
+    )]
+    Superseded {
+        /// The role's term.
+        role: u64,
+        /// The manifest's term.
+        manifest: u64,
+    },
     /// A majority of some chain has yet to acknowledge the change before.
     #[error(
         "The last change of scopes and collections has not reached a majority of the replicas yet: try again once they \
@@ -244,6 +255,11 @@ fn check_ttl(max_ttl_s: i64) -> Result<i32, ManifestError> {
 }
 
 impl Manifest {
+    /// The term of the active that made it; 0 on a node without roles.
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
     /// Returns a scope.
     pub fn scope(&self, name: &str) -> Option<&Scope> {
         self.scopes.iter().find(|scope| scope.name == name)

@@ -40,7 +40,7 @@ impl Bucket {
 
     /// Changes the scopes and collections, durably if they are kept. Returns the manifest's uid. The documents of
     /// a collection that is gone are reclaimed in the background. Refused on a node that is not the active of vBucket
-    /// 0 or cannot know whether it is, and while a majority of some chain has yet to acknowledge the change before.
+    /// 0 or cannot know whether it is, or is that in an earlier term than the manifest's, and while a majority of some chain has yet to acknowledge the change before.
     pub fn change_collections(
         &self,
         f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError>,
@@ -49,6 +49,11 @@ impl Bucket {
             // Its role is not known then.
             if let Some(why) = self.closed(DECIDING) {
                 return Err(ManifestError::Closed(why));
+            }
+            // An ephemeral node that was started again takes itself for the active.
+            let (role, manifest_term) = (self.standing(DECIDING).1, manifest.term());
+            if role < manifest_term {
+                return Err(ManifestError::Superseded { role, manifest: manifest_term });
             }
             if !self.has_default_roles() {
                 let awaits = |vb| self.vbucket(VbId(vb)).awaits_acknowledgement(manifest);

@@ -252,9 +252,55 @@ impl<'d> Elements<'d> {
 
 /// Finds what a path names in a valid document.
 pub fn locate(document: &[u8], path: &[Component<'_>]) -> Result<Search, Error> {
+    locate_below(document, root(document), 0, path, &mut |_| {})
+}
+
+/// Finds what several paths name in one valid document. A part of the document that paths have in common is searched
+/// once.
+pub struct Locator<'d, 'p> {
+    document: &'d [u8],
+    /// The paths so far, and the starts of what each of their components names, as far as that was found.
+    known: Vec<(Path<'p>, Vec<Place>)>,
+}
+
+impl<'d, 'p> Locator<'d, 'p> {
+    /// Creates a locator without paths.
+    pub fn new(document: &'d [u8]) -> Self {
+        Self { document, known: Vec::new() }
+    }
+
+    /// As [`locate`].
+    pub fn locate(&mut self, path: &Path<'p>) -> Result<Search, Error> {
+        let common = |(known, places): &(Path<'_>, Vec<Place>)| {
+            let pairs = known.components().iter().zip(path.components());
+            pairs.take_while(|(known, wanted)| known == wanted).count().min(places.len())
+        };
+        let nearest = self.known.iter().max_by_key(|known| common(known));
+        let mut places = nearest.map_or(Vec::new(), |known| known.1[..common(known)].to_vec());
+        let from = places.last().cloned().unwrap_or_else(|| root(self.document));
+        let found = places.len();
+        let result = locate_below(self.document, from, found, path.components(), &mut |place| {
+            places.push(place.clone())
+        });
+        self.known.push((*path, places));
+        result
+    }
+}
+
+fn root(document: &[u8]) -> Place {
     let start = skip_blanks(document, 0);
-    let mut place = Place { value: start..start, member: start..start, position: 0 };
-    for (found, component) in path.iter().enumerate() {
+    Place { value: start..start, member: start..start, position: 0 }
+}
+
+/// Searches below the place of the first `found` components; `note` gets the place of each other one.
+fn locate_below(
+    document: &[u8],
+    mut place: Place,
+    found: usize,
+    path: &[Component<'_>],
+    note: &mut dyn FnMut(&Place),
+) -> Result<Search, Error> {
+    for (found, component) in path.iter().enumerate().skip(found) {
         let mut elements = Elements::of(document, place.value.start).ok_or(Error::PathMismatch)?;
         if matches!(component, Component::Key { .. }) != elements.is_object() {
             return Err(Error::PathMismatch);
@@ -274,6 +320,26 @@ pub fn locate(document: &[u8], path: &[Component<'_>]) -> Result<Search, Error> 
             let value = skip_blanks(document, skip_blanks(document, skip_string(document, start)?) + 1);
             let is_first = document[..start].trim_ascii_end().len() == open + 1;
             place = Place { value: value..value, member: start..start, position: u32::from(!is_first) };
+            note(&place);
+            continue;
+        }
+        let wanted = match component {
+            Component::Key { .. } => None,
+            Component::Index(index) => Some(*index),
+            Component::Last => Some(u32::MAX),
+        };
+        if let Some(wanted) = wanted
+            && document.len() - place.value.start >= LONG
+        {
+            let (start, position) = blocks::Walk::new(document, place.value.start).element(wanted)?;
+            if start.is_none() || wanted != u32::MAX && position != wanted {
+                let container = closed(document, place)?;
+                let elements = start.map_or(0, |_| position + 1);
+                return Ok(Search::Missing { found, container, elements });
+            }
+            let start = start.unwrap_or_default();
+            place = Place { value: start..start, member: start..start, position };
+            note(&place);
             continue;
         }
         let next = loop {
@@ -295,6 +361,7 @@ pub fn locate(document: &[u8], path: &[Component<'_>]) -> Result<Search, Error> 
             return Ok(Search::Missing { found, container, elements: elements.count });
         };
         place = Place { value: value..value, member: start..start, position };
+        note(&place);
     }
     Ok(Search::Found(closed(document, place)?))
 }
@@ -591,7 +658,17 @@ fn has_element(array: &[u8], value: &[u8]) -> Result<bool, Error> {
 /// Returns the number of elements or members of a container.
 pub fn count(document: &[u8], path: &[Component<'_>]) -> Result<u32, Error> {
     let Search::Found(place) = locate(document, path)? else { return Err(Error::PathMissing) };
+    elements_at(document, &place)
+}
+
+/// Returns the number of elements or members of the container at a place that was found.
+pub fn elements_at(document: &[u8], place: &Place) -> Result<u32, Error> {
     let mut elements = Elements::of(document, place.value.start).ok_or(Error::PathMismatch)?;
+    if document.len() - place.value.start >= LONG {
+        // The commas of its own level are between its elements, or members.
+        let (start, last) = blocks::Walk::new(document, place.value.start).element(u32::MAX)?;
+        return Ok(start.map_or(0, |_| last + 1));
+    }
     while elements.next()?.is_some() {}
     Ok(elements.count)
 }

@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
-use wire::subdocument::{self, Change, Error, Path, Search};
+use wire::subdocument::{self, Change, Error, Locator, Path, Search};
 
 /// Names are few, so that paths often meet something.
 fn name() -> impl Strategy<Value = String> {
@@ -241,6 +241,7 @@ proptest! {
             text += &" ".repeat(700);
         }
         prop_assert!(subdocument::check(text.as_bytes()).is_ok());
+        let paths: Vec<_> = changes.iter().map(|(_, steps, ..)| steps.clone()).collect();
         for (change, steps, value, create) in changes {
             let mut value_text = String::new();
             write(&value, &mut blanks, &mut value_text);
@@ -267,6 +268,21 @@ proptest! {
                 _ => false,
             };
             prop_assert!(read, "{} {}", text, path_text);
+        }
+        // Together, the paths find the same as each alone.
+        let texts: Vec<_> = paths.iter().map(|steps| path_text(steps)).collect();
+        let mut locator = Locator::new(text.as_bytes());
+        for (steps, path_text) in paths.iter().zip(&texts) {
+            let path = Path::parse(path_text.as_bytes()).unwrap();
+            let alone = subdocument::locate(text.as_bytes(), path.components());
+            prop_assert_eq!(locator.locate(&path), alone, "{} {:?}", text, texts);
+            let counted = subdocument::count(text.as_bytes(), path.components()).ok();
+            let expected = find(&mut tree, steps).ok().and_then(|value| match value {
+                Value::Array(elements) => Some(elements.len()),
+                Value::Object(members) => Some(members.len()),
+                _ => None,
+            });
+            prop_assert_eq!(counted.map(|count| count as usize), expected, "{} {}", text, path_text);
         }
     }
 

@@ -58,6 +58,15 @@ fn equal(block: &[u8; BLOCK], ignored: u8, wanted: u8) -> u64 {
     bits(&result)
 }
 
+/// The first block of the bytes, filled up with blanks.
+fn padded_block<'b>(rest: &'b [u8], padded: &'b mut [u8; BLOCK]) -> &'b [u8; BLOCK] {
+    if let Some(block) = rest.first_chunk::<BLOCK>() {
+        return block;
+    }
+    padded[..rest.len()].copy_from_slice(rest);
+    padded
+}
+
 /// The parity of all bits up to each one.
 const fn parity(mut bits: u64) -> u64 {
     let mut shift = 1;
@@ -79,13 +88,7 @@ impl<'d> Walk<'d> {
     fn load(&mut self) {
         let rest = self.document.get(self.at..).unwrap_or_default();
         let mut padded = [b' '; BLOCK];
-        let block = match rest.first_chunk::<BLOCK>() {
-            Some(block) => block,
-            None => {
-                padded[..rest.len()].copy_from_slice(rest);
-                &padded
-            }
-        };
+        let block = padded_block(rest, &mut padded);
         let backslashes = equal(block, 0, b'\\');
         let mut quotes = equal(block, 0, b'"');
         if backslashes != 0 || self.escapes {
@@ -126,15 +129,21 @@ impl<'d> Walk<'d> {
             if let Some(end) = self.end_before(u64::MAX) {
                 return Ok(Some(end));
             }
-            self.depth += self.masks.opens.count_ones() as usize;
-            self.depth -= self.masks.closes.count_ones() as usize;
-            self.at += BLOCK;
-            if self.at >= self.document.len() {
-                return Err(Error::NotJson);
-            }
-            self.load();
+            self.next_block()?;
         }
         Ok(None)
+    }
+
+    /// Goes on to the next block, in which the container still is.
+    fn next_block(&mut self) -> Result<(), Error> {
+        self.depth += self.masks.opens.count_ones() as usize;
+        self.depth = self.depth.checked_sub(self.masks.closes.count_ones() as usize).ok_or(Error::NotJson)?;
+        self.at += BLOCK;
+        if self.at >= self.document.len() {
+            return Err(Error::NotJson);
+        }
+        self.load();
+        Ok(())
     }
 
     /// Returns where the container ends, if that is at one of these bits of the present block.
@@ -169,6 +178,55 @@ impl<'d> Walk<'d> {
                 return Ok(end + 1);
             }
         }
+    }
+
+    /// Returns the start and the position of an element of the array: of the one with this number, or the last one if
+    /// there are fewer. `None` if it has none. (The same of the members of an object.)
+    pub(super) fn element(mut self, number: u32) -> Result<(Option<usize>, u32), Error> {
+        let first = skip_blanks(self.document, self.at + 1);
+        if matches!(self.document.get(first), Some(b']' | b'}')) {
+            return Ok((None, 0));
+        }
+        let (mut comma, mut position) = (self.at, 0);
+        while position < number {
+            let closes = self.masks.closes.count_ones() as usize;
+            // Otherwise nothing in this block is on the level of the elements.
+            if closes + 1 >= self.depth {
+                let commas = self.commas();
+                let (mut depth, mut left) = (self.depth, self.masks.opens | self.masks.closes | commas);
+                while left != 0 {
+                    let bit = left & left.wrapping_neg();
+                    left ^= bit;
+                    if self.masks.opens & bit != 0 {
+                        depth += 1;
+                    } else if self.masks.closes & bit != 0 {
+                        depth = depth.checked_sub(1).ok_or(Error::NotJson)?;
+                        if depth == 0 {
+                            let last = skip_blanks(self.document, comma + 1);
+                            return Ok((Some(last), position));
+                        }
+                    } else if depth == 1 {
+                        comma = self.at + bit.trailing_zeros() as usize;
+                        position += 1;
+                        if position == number {
+                            break;
+                        }
+                    }
+                }
+            }
+            if position < number {
+                self.next_block()?;
+            }
+        }
+        Ok((Some(skip_blanks(self.document, comma + 1)), position))
+    }
+
+    /// The commas of the present block outside of strings.
+    fn commas(&self) -> u64 {
+        let rest = self.document.get(self.at..).unwrap_or_default();
+        let mut padded = [b' '; BLOCK];
+        let block = padded_block(rest, &mut padded);
+        equal(block, 0, b',') & !self.masks.inside
     }
 
     /// Returns the start of the member of this name, with its quotes, of the object; `None` if it has none.

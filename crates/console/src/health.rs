@@ -1,11 +1,12 @@
 //! `/health`: what is wrong with the node, for monitoring.
 //!
 //! ```text
-//!                 draining   warming up   damaged vBuckets   disk full   all is well
-//!   /health/live    200         200             200             200          200       is it alive? else restart it
-//!   /health         503         503             200             200          200       does it serve? else wait
-//!   /health/ready   503         503             503             503          200       does it serve everything?
+//!                 draining   warming up   stalled   damaged vBuckets   disk full   all is well
+//!   /health/live    200         200         200           200             200          200       is it alive? else restart it
+//!   /health         503         503         200           200             200          200       does it serve? else wait
+//!   /health/ready   503         503         503           503             503          200       does it serve everything?
 //! ```
+//! Stalled: a thread that serves clients has been at one turn for more than two seconds.
 //!
 //! The last two have the same body: `status` is the most severe reason or `ok`, `reasons` lists all of them, and
 //! `buckets` says what is wrong with which bucket.
@@ -15,13 +16,18 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use kv::Bucket;
+use net::Clock;
 use serde_json::{Map, Value, json};
+
+/// A thread that serves clients, at one turn for longer than this, is stalled.
+const STALLED_US: u64 = 2_000_000;
 
 /// What is wrong with a node, most severe first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reason {
     Draining,
     WarmUp,
+    Stalled,
     Damaged,
     DiskFull,
 }
@@ -31,6 +37,7 @@ impl Reason {
         match self {
             Self::Draining => "draining",
             Self::WarmUp => "warmup",
+            Self::Stalled => "stalled",
             Self::Damaged => "damaged",
             Self::DiskFull => "disk_full",
         }
@@ -68,6 +75,9 @@ fn examine(console: &Console) -> (Vec<Reason>, Value) {
     let mut about = Map::new();
     if console.control.draining() {
         reasons.push(Reason::Draining);
+    }
+    if console.node.turns().longest_us(Clock::start().now().mono_us) > STALLED_US {
+        reasons.push(Reason::Stalled);
     }
     for bucket in console.node.buckets() {
         let wrong = examine_bucket(&bucket);

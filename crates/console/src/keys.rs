@@ -124,7 +124,11 @@ fn answer(error: KvError) -> (StatusCode, &'static str, &'static str) {
             (StatusCode::INTERNAL_SERVER_ERROR, "damaged", "The vBucket's journal is damaged.")
         }
         // Of requests that there are not.
-        KvError::NotStored | KvError::NotLocked | KvError::CasAhead | KvError::DeltaBadValue => {
+        KvError::NotStored
+        | KvError::NotLocked
+        | KvError::CasAhead
+        | KvError::DeltaBadValue
+        | KvError::TakesLong => {
             (StatusCode::INTERNAL_SERVER_ERROR, "unexpected", "The engine refused the request.")
         }
     }

@@ -16,6 +16,7 @@ use axum::{Extension, Json};
 use base64::Engine as _;
 use kv::users::roles::{Rights, Role, Roles};
 use kv::users::{Caller, LoggedIn, Standing};
+use net::Clock;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -119,14 +120,14 @@ pub async fn still(
 pub fn log_in(console: &Console, client: &Client, headers: &HeaderMap) -> Option<LoggedIn> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (user, password) = credentials(value)?;
-    console.node.users().log_in(&user, password.as_bytes(), caller(console, client))
+    console.node.users().log_in(&user, password.as_bytes(), caller(client))
 }
 
-fn caller(console: &Console, client: &Client) -> Caller {
+fn caller(client: &Client) -> Caller {
     Caller {
         address: Some(client.address),
         loopback: client.address.is_loopback(),
-        mono_us: u64::try_from(console.started.elapsed().as_micros()).unwrap_or(u64::MAX),
+        mono_us: Clock::start().now().mono_us,
     }
 }
 

@@ -9,14 +9,12 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kv::users::roles::Rights;
-use kv::{
-    Bucket, Cookie, KvError, NodeContext, Now, Outcome, RoleChange, RoleError, Unavailable, VbId, VbState,
-};
+use kv::{Bucket, Cookie, KvError, NodeContext, Outcome, RoleChange, RoleError, Unavailable, VbId, VbState};
+use net::Clock;
 use parking_lot::MutexGuard;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 type Fields = Form<Vec<(String, String)>>;
 
@@ -268,12 +266,7 @@ fn name_of(field: &str) -> &'static str {
 /// Executes `f` on this thread of the node, which caches nothing between calls.
 pub fn execute<R>(console: &Console, f: impl FnOnce(&mut NodeContext) -> R) -> R {
     let mut cx = console.cx.lock();
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    cx.now = Now {
-        unix_s: u32::try_from(wall.as_secs()).unwrap_or(u32::MAX),
-        unix_ns: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
-        mono_us: u64::try_from(console.started.elapsed().as_micros()).unwrap_or(u64::MAX),
-    };
+    cx.now = Clock::start().now();
     cx.tend();
     let result = f(&mut cx);
     if cx.has_letters() {

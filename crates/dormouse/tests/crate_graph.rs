@@ -75,6 +75,7 @@ const ENGINE_ORDER: &[&str] = &[
     "topology",
     "role",
     "doorbell",
+    "turns",
     "client_memory",
     "mutation",
     "mailbox",

@@ -63,6 +63,10 @@ pub enum KvError {
     /// There is no such collection, or no longer.
     #[error("there is no such collection")]
     NoCollection,
+    /// The request would hold up the others of its thread: execute it where it may take long
+    /// ([`crate::ThreadContext::may_take_long`]). Nothing was changed.
+    #[error("the request takes long")]
+    TakesLong,
     /// The bucket is being deleted.
     #[error("bucket is gone")]
     BucketGone,
@@ -82,6 +86,8 @@ pub enum Unavailable {
     NoCollection,
     /// [`KvError::ReCommit`]
     ReCommit,
+    /// [`KvError::TakesLong`]
+    TakesLong,
 }
 
 impl std::fmt::Display for Unavailable {
@@ -98,6 +104,7 @@ impl From<Unavailable> for KvError {
             Unavailable::Damaged => Self::Damaged,
             Unavailable::NoCollection => Self::NoCollection,
             Unavailable::ReCommit => Self::ReCommit,
+            Unavailable::TakesLong => Self::TakesLong,
         }
     }
 }
@@ -112,6 +119,7 @@ impl KvError {
             Err(Self::Damaged) => Err(Unavailable::Damaged),
             Err(Self::NoCollection) => Err(Unavailable::NoCollection),
             Err(Self::ReCommit) => Err(Unavailable::ReCommit),
+            Err(Self::TakesLong) => Err(Unavailable::TakesLong),
             result => Ok(result),
         }
     }

@@ -8,6 +8,7 @@ use memory::Quiescence;
 use crate::doorbell::Doorbell;
 use crate::mailbox::{Cookie, Mailbox, Outcome};
 use crate::sync_writes::TimeoutMode;
+use crate::turns::Turns;
 
 /// One per node. Bucket operations reach it through their [`crate::ThreadContext`].
 pub(crate) struct Hub {
@@ -19,6 +20,8 @@ pub(crate) struct Hub {
     pub(crate) timeout_mode_bell: Doorbell,
     /// Rings when a connection to a node that is copied from is missing.
     pub(crate) links: Arc<Doorbell>,
+    /// Since when each thread has been at its turn.
+    pub(crate) turns: Turns,
     /// The pager has been told that some bucket wants its free pages given back.
     purge_asked: AtomicBool,
 }
@@ -33,6 +36,7 @@ impl Hub {
             timeout_mode: AtomicU8::new(TimeoutMode::EventDriven as u8),
             timeout_mode_bell: Doorbell::default(),
             links: Arc::default(),
+            turns: Turns::new(threads),
             purge_asked: AtomicBool::new(false),
         }
     }

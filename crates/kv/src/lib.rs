@@ -53,6 +53,7 @@ mod sync_writes;
 pub mod terms;
 pub mod thread_context;
 pub mod topology;
+pub mod turns;
 pub mod users;
 
 pub use bucket::collections::Adopted;
@@ -82,5 +83,5 @@ pub use settings::{
 };
 pub use storage::Persistence;
 pub use sync_writes::{Durability, TimeoutMode, Written};
-pub use thread_context::ThreadContext;
+pub use thread_context::{Alarms, ThreadContext};
 pub use topology::{Topology, VbState};

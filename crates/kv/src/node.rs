@@ -26,6 +26,7 @@ use crate::requests::Requests;
 use crate::settings::{BUCKET_NAME, BucketKind, BucketSettings, Limits, NodeSettings, is_bucket_name};
 use crate::storage::{self, FETCHERS, FLUSHERS};
 use crate::sync_writes::TimeoutMode;
+use crate::turns::Turns;
 use crate::users::Users;
 
 /// The addresses in use, known once the listeners are bound.
@@ -660,6 +661,12 @@ impl Node {
     /// use [`crate::ThreadContext::post`].
     pub fn post(&self, cookie: Cookie, outcome: Outcome) {
         self.hub.post(cookie, outcome);
+    }
+
+    /// Since when each thread has been at its turn.
+    #[inline]
+    pub fn turns(&self) -> &Turns {
+        &self.hub.turns
     }
 
     /// Returns the record of who is peeking at index lines.

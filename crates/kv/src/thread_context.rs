@@ -37,12 +37,19 @@ pub struct ThreadContext {
     pub clock_us: Option<fn() -> u64>,
     /// Whether this thread calls [`crate::NodeContext::ring_alarms`] when [`ThreadContext::next_alarm_us`] has come.
     pub keeps_alarms: bool,
+    /// Whether a request may take long here. Where clients share a thread it may not: see [`crate::KvError::TakesLong`].
+    pub may_take_long: bool,
+    /// The thread that letters about the present request go to: this one, or the one it executes the request for.
+    pub home: usize,
     tickets: u64,
     /// When each vBucket (bucket's slot, number) is to be checked for overdue writes.
     alarms: BTreeSet<(u64, usize, VbId)>,
     /// What this thread has posted to itself.
     letters: Vec<Letter>,
 }
+
+/// When vBuckets are to be checked for overdue writes.
+pub struct Alarms(BTreeSet<(u64, usize, VbId)>);
 
 /// A thread's access to one tenant.
 pub(crate) struct Held {
@@ -177,6 +184,8 @@ impl ThreadContext {
             calls: Vec::new(),
             clock_us: None,
             keeps_alarms: false,
+            may_take_long: true,
+            home: thread,
             tickets: 0,
             alarms: BTreeSet::new(),
             letters: Vec::new(),
@@ -223,6 +232,26 @@ impl ThreadContext {
     pub fn ticket(&mut self) -> u64 {
         self.tickets += 1;
         self.tickets
+    }
+
+    /// The last ticket returned.
+    pub fn last_ticket(&self) -> u64 {
+        self.tickets
+    }
+
+    /// Makes all later tickets higher than this one: a session's tickets rise, whichever threads execute its requests.
+    pub fn skip_tickets(&mut self, last: u64) {
+        self.tickets = self.tickets.max(last);
+    }
+
+    /// Takes the alarms that this thread has noted, for the thread it works for.
+    pub fn take_alarms(&mut self) -> Alarms {
+        Alarms(std::mem::take(&mut self.alarms))
+    }
+
+    /// Adds the alarms that another thread noted for this one.
+    pub fn add_alarms(&mut self, alarms: Alarms) {
+        self.alarms.extend(alarms.0);
     }
 
     /// Notifies a session of the outcome it waits for.

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use kv::Now;
+use kv::{NodeContext, Now};
 
 /// The origin of monotonic time.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -30,13 +30,20 @@ impl Clock {
     }
 }
 
+/// Gives a thread's context the clocks that it reads during a wake-up.
+pub(crate) fn give(cx: &mut NodeContext) {
+    cx.clock_ns = Some(unix_ns);
+    cx.clock_us = Some(mono_us);
+    cx.process_times_us = Some(process_times_us);
+}
+
 /// The monotonic clock alone, for deadlines.
 pub(crate) fn mono_us() -> u64 {
     u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Processor time of the process, user and system, in microseconds.
-pub(crate) fn process_times_us() -> Option<(u64, u64)> {
+fn process_times_us() -> Option<(u64, u64)> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     // Skip the name, which may itself contain blanks and parentheses. The times are the 14th and 15th field, in
     // hundredths of a second.
@@ -47,7 +54,7 @@ pub(crate) fn process_times_us() -> Option<(u64, u64)> {
 }
 
 /// The wall clock alone, for server durations.
-pub(crate) fn unix_ns() -> u64 {
+fn unix_ns() -> u64 {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use kv::clients::State;
 use kv::{Bucket, Limits, Meter, NodeContext};
@@ -26,6 +27,8 @@ pub(crate) struct Connection {
     /// Input read but not yet parsed: the start of a request.
     pub(crate) rest: Vec<u8>,
     pub(crate) backlog: Option<Box<Backlog>>,
+    /// Present while the session is elsewhere: tells the thread that executes its request that the connection closed.
+    pub(crate) away: Option<Arc<AtomicBool>>,
     /// What is charged for `rest`, `backlog` and the session's buffers, and to which bucket.
     charged: Charged,
     payer: Option<Arc<Bucket>>,
@@ -60,6 +63,7 @@ impl Connection {
             session,
             rest: Vec::new(),
             backlog: None,
+            away: None,
             charged: Charged::default(),
             payer: None,
             active_ms: now_ms,

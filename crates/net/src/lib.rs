@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod aside;
 mod backlog;
 mod clock;
 mod connection;

@@ -16,6 +16,7 @@ use sessions::{Port, Rules};
 use transport::{Handshakes, OutgoingTls, ServerTls};
 
 use crate::acceptor::{Acceptor, is_starved};
+use crate::aside::{Aside, Done, aside_threads};
 use crate::clock::Clock;
 use crate::durability::Poller;
 use crate::journals::{Journals, Unwritten, journal_threads};
@@ -66,6 +67,7 @@ pub(crate) struct Shared {
     pub(crate) starved: AtomicBool,
     pub(crate) refusals: Refusals,
     pub(crate) cut_offs: Refusals,
+    pub(crate) aside: Arc<Aside>,
     acceptor: Mutex<Option<Waker>>,
     inboxes: OnceLock<Vec<Arc<Inbox>>>,
 }
@@ -102,6 +104,8 @@ pub(crate) struct Arrival {
 /// The queue of a worker's new connections.
 pub(crate) struct Inbox {
     pub(crate) arrivals: Mutex<VecDeque<Arrival>>,
+    /// Sessions that come back to the worker.
+    pub(crate) done: Mutex<Vec<Done>>,
     /// Connections that the worker has or is about to get.
     pub(crate) connections: AtomicUsize,
     /// The most bytes that one of its connections holds.
@@ -112,6 +116,11 @@ pub(crate) struct Inbox {
 impl Inbox {
     pub(crate) fn wake(&self) {
         let _ = self.waker.wake();
+    }
+
+    pub(crate) fn come_back(&self, done: Done) {
+        self.done.lock().push(done);
+        self.wake();
     }
 
     pub(crate) fn hand_over(&self, arrival: Arrival) {
@@ -129,7 +138,7 @@ impl Inbox {
 /// Number of executing threads of a server with this many workers.
 pub const fn executing_threads(workers: usize) -> usize {
     // Plus the pager and the thread that polls deadlines.
-    workers + 2 + journal_threads(workers)
+    workers + 2 + journal_threads(workers) + aside_threads(workers)
 }
 
 /// The running data plane.
@@ -147,8 +156,8 @@ pub struct Server {
 
 impl Server {
     /// Starts `workers` workers, the acceptor and the pager. Workers are executing threads 0 to `workers - 1` and the
-    /// pager is thread `workers`. Then come the thread that polls deadlines and those of persistent buckets:
-    /// [`executing_threads`] in all. `handshakes` is required if a listener speaks TLS, or if connections to other
+    /// pager is thread `workers`. Then come the thread that polls deadlines, those of persistent buckets, and those for
+    /// requests that take long: [`executing_threads`] in all. `handshakes` is required if a listener speaks TLS, or if connections to other
     /// nodes do, as `to_nodes` says.
     pub fn start(
         node: Arc<Node>,
@@ -172,6 +181,7 @@ impl Server {
             let waker = Waker::new(poll.registry(), Worker::wake_token())?;
             let inbox = Arc::new(Inbox {
                 arrivals: Mutex::default(),
+                done: Mutex::default(),
                 connections: AtomicUsize::new(0),
                 largest: AtomicUsize::new(0),
                 waker,
@@ -186,6 +196,7 @@ impl Server {
         }
 
         let _ = shared.inboxes.set(inboxes.clone());
+        shared.aside.start(&node, clock, workers + 2 + journal_threads(workers), &inboxes)?;
         let poll = Poll::new()?;
         *shared.acceptor.lock() = Some(Waker::new(poll.registry(), Acceptor::wake_token())?);
         let now_ms = clock.now().mono_ms();
@@ -245,6 +256,7 @@ impl Server {
         for worker in self.workers {
             let _ = worker.join();
         }
+        self.shared.aside.stop();
         self.poller.stop();
         self.pager_stop.store(true, Relaxed);
         self.pager.thread().unpark();
@@ -253,6 +265,6 @@ impl Server {
     }
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(body)
 }

@@ -15,10 +15,11 @@
 //! * A peer that does not read its answers is not read from once its backlog exceeds the limit, or its share of what
 //!   all connections may still hold. It is dropped when it has taken nothing for a minute.
 //!
-//! [`turn`] covers everything up to the execution of requests, [`answers`] what happens to the answers; [`recorder`]
-//! measures both while somebody looks.
+//! [`turn`] covers everything up to the execution of requests, [`answers`] what happens to the answers, [`away`] requests
+//! that are executed on another thread; [`recorder`] measures while somebody looks.
 
 mod answers;
+mod away;
 mod deadlines;
 mod recorder;
 mod relief;
@@ -96,6 +97,8 @@ pub(crate) struct Worker {
     map_revision: u64,
     /// Kept for its capacity.
     letters: Vec<(Cookie, Outcome)>,
+    /// Letters to sessions that are elsewhere.
+    kept_letters: Vec<(Cookie, Outcome)>,
 }
 
 impl Worker {
@@ -113,10 +116,9 @@ impl Worker {
     ) -> Self {
         let limits = node.limits();
         let mut cx = NodeContext::new(node, thread);
-        cx.clock_ns = Some(crate::clock::unix_ns);
-        cx.clock_us = Some(crate::clock::mono_us);
-        cx.process_times_us = Some(crate::clock::process_times_us);
+        crate::clock::give(&mut cx);
         cx.keeps_alarms = true;
+        cx.may_take_long = false;
         Self {
             poll,
             connections: Vec::new(),
@@ -144,6 +146,7 @@ impl Worker {
             rung: false,
             map_revision: 0,
             letters: Vec::new(),
+            kept_letters: Vec::new(),
         }
     }
 
@@ -154,6 +157,7 @@ impl Worker {
         loop {
             let has_work = !self.ready.is_empty() || !self.later.is_empty() || self.cx.has_letters();
             let timeout = if has_work { Some(Duration::ZERO) } else { self.sleep() };
+            self.cx.node.turns().end(self.thread);
             match self.poll.poll(&mut events, timeout) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -163,6 +167,7 @@ impl Worker {
                 }
             }
             self.cx.now = self.clock.now();
+            self.cx.node.turns().begin(self.thread, self.cx.now.mono_us);
             self.recorder.begin(&self.cx);
             for event in &events {
                 self.note(event);
@@ -173,7 +178,7 @@ impl Worker {
             if self.rung || self.cx.has_letters() {
                 self.deliver();
             }
-            while !self.ready.is_empty() {
+            while !self.ready.is_empty() && !self.shared.stopping.load(Relaxed) {
                 self.round(&mut buffer);
             }
             // One connection with much to do, then again those with events.
@@ -212,6 +217,7 @@ impl Worker {
             self.cx.node.changed_bell().answer();
             self.limits = self.cx.node.limits();
             self.take_arrivals();
+            self.take_back();
             self.leave_deleted_buckets();
             return;
         }
@@ -348,6 +354,7 @@ impl Worker {
 
     /// Returns true if a connection has more to do after its turn. Closes it if it is at its end.
     fn goes_on(&mut self, id: u32) -> bool {
+        self.send_aside(id);
         self.charge(id);
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return false };
         let has_messages = connection.backlog.is_none() && connection.session.has_to_send();
@@ -377,6 +384,10 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::take) else { return };
         let mut connection = *connection;
         connection.session.close_link(&mut self.cx);
+        if let Some(is_closed) = &connection.away {
+            is_closed.store(true, Relaxed);
+            self.kept_letters.retain(|(cookie, _)| cookie.connection != id);
+        }
         if connection.ended || connection.closed_by_peer {
             connection.session.note_end(|| "it closes the connection before anything is copied".to_owned());
         }
@@ -452,7 +463,8 @@ impl Worker {
             *self.stop_at_ms.get_or_insert(now_ms.saturating_add(self.shared.grace_ms.load(Relaxed)));
         self.take_arrivals();
         for id in 0..u32::try_from(self.connections.len()).unwrap_or(u32::MAX) {
-            let waits = matches!(self.connections.get(id as usize), Some(Some(c)) if c.session.has_waits());
+            let waits = |c: &Connection| c.session.has_waits() && c.away.is_none();
+            let waits = matches!(self.connections.get(id as usize), Some(Some(c)) if waits(c));
             if self.backlog_of(id).is_none() && !waits || now_ms >= stop_at_ms {
                 self.close(id);
             }

@@ -143,6 +143,9 @@ pub fn execute(
         return answered_error(&request.header, Status::NO_BUCKET, out);
     };
     if !opcodes::has_memcached_key(request.header.opcode) {
+        if !cx.may_take_long && opcodes::takes_long(request.header.opcode) {
+            return Err(KvError::TakesLong);
+        }
         execute_other(peer, request, &body, cx, out);
         return Ok(());
     }
@@ -585,7 +588,11 @@ fn status_of(error: KvError) -> Status {
         KvError::DeltaBadValue => Status::DELTA_BADVAL,
         KvError::CasAhead => Status::EINVAL,
         KvError::NoMemory => Status::ENOMEM,
-        KvError::NotResident | KvError::WarmingUp | KvError::NotActive | KvError::NoSpace => Status::ETMPFAIL,
+        KvError::NotResident
+        | KvError::TakesLong
+        | KvError::WarmingUp
+        | KvError::NotActive
+        | KvError::NoSpace => Status::ETMPFAIL,
         KvError::Damaged | KvError::ReadFailed => Status::EINTERNAL,
         KvError::SyncWriteInProgress => Status::SYNC_WRITE_IN_PROGRESS,
         KvError::ReCommit => Status::SYNC_WRITE_RE_COMMIT_IN_PROGRESS,

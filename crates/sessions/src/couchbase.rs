@@ -223,6 +223,9 @@ pub(super) fn execute(
     if opcodes::has_couchbase_key(request.header.opcode) && peer.user.is_some() {
         return execute_on_document(peer, answer, request, at, body, cx, out);
     }
+    if !cx.may_take_long && opcodes::takes_long(request.header.opcode) {
+        return Err(KvError::TakesLong);
+    }
     execute_other(peer, &answer, request, &body, cx, out);
     Ok(())
 }

@@ -70,6 +70,21 @@ impl Session {
         cx: &mut NodeContext,
         out: &mut Output,
     ) -> bool {
+        let is_ours = self.finish(ticket, outcome, cx, out);
+        if is_ours {
+            self.go_on(cx, out);
+        }
+        is_ours
+    }
+
+    /// Answers the request of a ticket, or executes it if it was parked. Returns false if it is not this session's.
+    pub(super) fn finish(
+        &mut self,
+        ticket: u64,
+        outcome: Outcome,
+        cx: &mut NodeContext,
+        out: &mut Output,
+    ) -> bool {
         self.peer.update_access(cx);
         let is_unordered = self.peer.is_unordered();
         let Some(waits) = &mut self.peer.waits else { return false };
@@ -95,6 +110,12 @@ impl Session {
                 });
             }
         }
+        true
+    }
+
+    /// Executes the deferred requests that nothing blocks any more, and releases the answers that were held back.
+    pub(super) fn go_on(&mut self, cx: &mut NodeContext, out: &mut Output) {
+        let is_unordered = self.peer.is_unordered();
         while let Some(request) = self.peer.waits.as_mut().and_then(|waits| waits.next_ready()) {
             self.run_owned(request, is_unordered, out, |session, queued, held| {
                 session.execute_or_park(queued, cx, held);
@@ -108,7 +129,6 @@ impl Session {
                 self.peer.waits = None;
             }
         }
-        true
     }
 
     /// Executes a request that was deferred or parked. A request that closes the connection is the last one answered.

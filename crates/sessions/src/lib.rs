@@ -11,8 +11,8 @@
 //!            └─ Watching   lines about events are written as they occur
 //! ```
 //! [`input`] splits, [`batch`] places and prefetches, [`filling`] receives large values. Answers may have to wait
-//! ([`waits`]); then the requests behind them take another path ([`deferral`]). All of these handle a [`request`] of
-//! any protocol; its meaning is up to the protocol's executor ([`text`], [`meta`], [`binary`], [`couchbase`]).
+//! ([`waits`]); then the requests behind them take another path ([`deferral`]). A request that takes long is executed on
+//! another thread ([`aside`]). All of these handle a [`request`] of any protocol; its meaning is up to the protocol's executor ([`text`], [`meta`], [`binary`], [`couchbase`]).
 //! [`description`] says what a request is while somebody looks.
 //!
 //! Invariants: requests of one session are executed in the order they were parsed, each before the input it borrows
@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod aside;
 mod availability;
 mod batch;
 mod counter;
@@ -42,6 +43,8 @@ pub mod binary;
 pub mod couchbase;
 pub mod meta;
 pub mod text;
+
+use std::collections::VecDeque;
 
 use kv::{Key, KvError, LARGE_VALUE, LargeItem, NodeContext, Place};
 
@@ -142,6 +145,8 @@ pub struct Session {
     frame_bytes: u32,
     /// Bytes of answers that may be held back before nothing more is read.
     held_bytes_max: usize,
+    /// Tickets of parked requests that take long; see [`aside`].
+    aside: VecDeque<u64>,
 }
 
 impl Session {
@@ -155,7 +160,8 @@ impl Session {
         let frame_bytes = u32::try_from(limits.frame_bytes).unwrap_or(u32::MAX);
         let line_bytes = limits.line_bytes.min(LINE_MOST);
         let held_bytes_max = limits.output_backlog_bytes;
-        Self { peer, protocol, receive: Receive::Ready, line_bytes, frame_bytes, held_bytes_max }
+        let (receive, aside) = (Receive::Ready, VecDeque::new());
+        Self { peer, protocol, receive, line_bytes, frame_bytes, held_bytes_max, aside }
     }
 
     /// Releases a deleted bucket; a memcached port takes the new bucket of the same name, if there is one.
@@ -208,10 +214,7 @@ impl Session {
         let (at, peer, mark) = (at.map(|placed| placed.place), &mut self.peer, out.mark());
         let executed = match &mut queued.work {
             Work::Request(request, value, _) => request.execute(peer, at, Body::Inline(value), cx, out),
-            other => {
-                self.execute_other(other, cx, out);
-                Ok(())
-            }
+            other => self.execute_other(other, cx, out),
         };
         if executed.is_err() || out.has_compressed() {
             self.complete_answer(queued, executed, mark, again, cx, out);
@@ -220,11 +223,19 @@ impl Session {
 
     /// Executes everything except a completely parsed request.
     #[inline(never)]
-    fn execute_other(&mut self, work: &mut Work<'_>, cx: &mut NodeContext, out: &mut Output) {
+    fn execute_other(
+        &mut self,
+        work: &mut Work<'_>,
+        cx: &mut NodeContext,
+        out: &mut Output,
+    ) -> Result<(), KvError> {
         let peer = &mut self.peer;
         match work {
             Work::Request(..) => {}
             Work::Filled(filling) => {
+                if !cx.may_take_long && filling.as_ref().is_some_and(|filling| self.is_long(filling)) {
+                    return Err(KvError::TakesLong);
+                }
                 if let Some(filling) = filling.take() {
                     self.execute_filled(*filling, cx, out);
                 }
@@ -238,6 +249,7 @@ impl Session {
             Work::Refused(request, refusal, _) => request.refuse(peer, *refusal, cx, out),
             Work::Malformed(error) => error.answer(peer, cx, out),
         }
+        Ok(())
     }
 
     /// Inflates values outside the lock. Also takes back the answer of a request whose document became unavailable
@@ -256,6 +268,9 @@ impl Session {
         let inflate = |()| self.peer.bucket.as_ref().map_or(Ok(()), |bucket| out.inflate(bucket, cx));
         let Err(why) = executed.and_then(inflate) else { return };
         out.truncate(mark);
+        if why == KvError::TakesLong {
+            return self.park_aside(queued, cx);
+        }
         if why != KvError::NotResident || again == 0 {
             return self.fail(queued, why, cx, out);
         }

@@ -232,6 +232,21 @@ pub(super) fn has_couchbase_key(opcode: Opcode) -> bool {
     matches!(row(opcode).key, Key::Couchbase | Key::Both)
 }
 
+/// Returns true if a request without a document may take long, whatever it asks for: it visits much of a bucket, or
+/// derives keys from a password.
+pub(super) fn takes_long(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::STAT
+            | Opcode::SASL_AUTH
+            | Opcode::SASL_STEP
+            | Opcode::RANGE_SCAN_CREATE
+            | Opcode::RANGE_SCAN_CONTINUE
+            | Opcode::GET_KEYS
+            | Opcode::DCP_OPEN
+    )
+}
+
 /// Returns true for operations at paths in a document.
 pub(super) fn is_subdocument(opcode: Opcode) -> bool {
     matches!(opcode.0, 0xc5..=0xd3)

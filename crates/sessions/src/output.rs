@@ -4,6 +4,7 @@ use kv::{Bucket, Document, Entry, Key, KvError, LargeItem, NodeContext, PinnedVa
 use wire::snappy;
 
 use super::LARGE_VALUE;
+use super::aside::INFLATED_IN_PLACE_BYTES;
 use super::counter::NUMBER_MAX;
 
 /// The output of one wake-up, one connection after another.
@@ -98,6 +99,8 @@ impl Output {
         cx: &mut NodeContext,
         mut f: impl FnMut(&mut Entry<'_>, &mut Self) -> Result<R, KvError>,
     ) -> Result<Result<R, KvError>, Unavailable> {
+        let may_take_long = cx.may_take_long;
+        let takes_too_long = |wanted| !may_take_long && wanted > INFLATED_IN_PLACE_BYTES;
         let result = loop {
             let looked = bucket.with_entry(cx, key, at, |entry| {
                 let wanted = match entry.document() {
@@ -108,6 +111,10 @@ impl Output {
                     Some(document) if !takes_compressed && document.is_compressed() => document.value_len(),
                     _ => 0,
                 };
+                if takes_too_long(wanted) {
+                    entry.glance();
+                    return Ok(Err(KvError::TakesLong));
+                }
                 if wanted <= LARGE_VALUE || self.room.as_ref().is_some_and(|room| room.len() == wanted) {
                     Ok(f(entry, self))
                 } else {
@@ -135,6 +142,9 @@ impl Output {
         if matches!(result, Ok(Err(KvError::NotResident))) {
             return Err(bucket.note_missed());
         }
+        if matches!(result, Ok(Err(KvError::TakesLong))) {
+            return Err(Unavailable::TakesLong);
+        }
         result
     }
 
@@ -147,6 +157,11 @@ impl Output {
     /// Inflates the long values that the request just executed has appended, within the bucket's budget.
     #[cold]
     pub(super) fn inflate(&mut self, bucket: &Bucket, cx: &mut NodeContext) -> Result<(), KvError> {
+        let inflated_bytes: usize = self.compressed.iter().map(|value| value.inflated_len).sum();
+        // A request that has changed something was told so by `with_entry`.
+        if !cx.may_take_long && inflated_bytes > INFLATED_IN_PLACE_BYTES {
+            return Err(KvError::TakesLong);
+        }
         for Compressed { at, block, inflated_len } in std::mem::take(&mut self.compressed) {
             let block = match &block {
                 Block::Pinned(pinned) => pinned,

@@ -135,7 +135,7 @@ impl Peer {
     pub(super) fn cookie(&self, cx: &mut NodeContext) -> Cookie {
         let ticket = self.waits.as_ref().and_then(|waits| waits.current());
         Cookie {
-            thread: u16::try_from(cx.thread).unwrap_or(u16::MAX),
+            thread: u16::try_from(cx.home).unwrap_or(u16::MAX),
             connection: self.connection,
             ticket: ticket.unwrap_or_else(|| cx.ticket()),
         }

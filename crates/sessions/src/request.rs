@@ -222,7 +222,11 @@ impl Session {
             (head, body, Request::Binary(command))
         } else {
             let limits = wire_text::Limits { line_bytes: self.line_bytes };
-            let Parsed::Request { head, body, command, .. } = wire_text::parse(bytes, &limits) else {
+            let parsed = match self.peer.must_log_in() {
+                true => wire_text::parse_login(bytes, &limits),
+                false => wire_text::parse(bytes, &limits),
+            };
+            let Parsed::Request { head, body, command, .. } = parsed else {
                 return None;
             };
             (head, body, Request::Text(command))

@@ -179,6 +179,9 @@ pub fn execute(
     cx: &mut NodeContext,
     out: &mut Output,
 ) -> Result<(), KvError> {
+    if !cx.may_take_long && matches!(command, Command::Login | Command::Stats { .. }) {
+        return Err(KvError::TakesLong);
+    }
     if peer.must_log_in() {
         log_in(peer, command, &body, cx, out);
         return Ok(());
@@ -405,6 +408,7 @@ pub(super) fn failure(error: KvError, otherwise: &'static [u8]) -> &'static [u8]
         KvError::CasAhead => b"CLIENT_ERROR CAS is too far ahead of the clock\r\n",
         KvError::NotResident => b"SERVER_ERROR the value is not in memory, try again\r\n",
         KvError::ReadFailed => b"SERVER_ERROR the value could not be read from disk\r\n",
+        KvError::TakesLong => b"SERVER_ERROR the request takes long, try again\r\n",
         KvError::WarmingUp => b"SERVER_ERROR warming up, try again\r\n",
         KvError::NotActive => b"SERVER_ERROR the vBucket is not active, try again\r\n",
         KvError::Damaged => b"SERVER_ERROR the journal is damaged\r\n",

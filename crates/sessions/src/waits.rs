@@ -112,6 +112,11 @@ pub struct Waits {
 }
 
 impl Waits {
+    /// Those of a session that is elsewhere: nothing is executed until it is back.
+    pub(super) fn fenced() -> Self {
+        Self { fences: BTreeSet::from([0]), ..Self::default() }
+    }
+
     /// Bytes of held answers and copies, and of the slots themselves.
     pub(super) fn bytes(&self) -> usize {
         self.bytes

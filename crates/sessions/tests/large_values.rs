@@ -196,6 +196,7 @@ fn output_of(client: &mut Client, request: &[u8]) -> sessions::Output {
     for index in 0..batch.len() {
         client.session.execute(batch.get(index).unwrap(), &mut client.cx, &mut out);
     }
+    client.run_aside(&mut out);
     client.cx.end_batch();
     out
 }

@@ -66,9 +66,13 @@ impl Worker {
         self.retired = self.cx.end_batch();
     }
 
-    fn complete(&mut self, cookie: Cookie, outcome: Outcome) {
+    pub(super) fn complete(&mut self, cookie: Cookie, outcome: Outcome) {
         let id = cookie.connection;
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return };
+        if connection.away.is_some() {
+            self.kept_letters.push((cookie, outcome));
+            return;
+        }
         if outcome == Outcome::Watched {
             // A watcher is sent only what it takes: lines that do not fit are skipped, not kept.
             if connection.session.watches_as(cookie.ticket) {

@@ -330,6 +330,7 @@ impl Worker {
             && connection.backlog.is_none()
             // Asking for a stream takes far longer than an ordinary request, and who follows asks for a thousand.
             && !connection.session.is_producer()
+            && !connection.session.wants_aside()
             && !connection.session.peer.close
     }
 

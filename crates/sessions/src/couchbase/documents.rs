@@ -414,6 +414,7 @@ pub(super) fn refuse(answer: &Answer, error: KvError, out: &mut Output) {
             answer.error(Status::ETMPFAIL, "The bucket's memory budget does not allow it now", out);
         }
         KvError::NotResident => answer.error(Status::ETMPFAIL, "The value is not in memory", out),
+        KvError::TakesLong => answer.error(Status::ETMPFAIL, "The request takes long", out),
         KvError::WarmingUp => answer.error(Status::ETMPFAIL, "The vBucket is warming up", out),
         KvError::NotActive => answer.status(Status::NOT_MY_VBUCKET, out),
         KvError::ReadFailed => answer.error(Status::EINTERNAL, "The value could not be read from disk", out),

@@ -28,7 +28,7 @@ use wire::binary::{Status, datatype};
 use wire::couchbase::subdocument::{
     Operation as Verb, Request, Spec, document_flags, is_mutation, path_flags,
 };
-use wire::subdocument::{self, Error, Path, Search};
+use wire::subdocument::{self, Error, Locator, Path, Search};
 
 use super::super::{Body, Output};
 use super::documents::{self, Executed, Operation, Waiting};
@@ -113,9 +113,15 @@ pub(super) fn execute(
         answer.error(Status::EINVAL, "The request must not have a datatype", out);
         return Ok(Executed::Answered);
     }
-    let meter = if is_mutation { Meter::CmdSubdocMutation } else { Meter::CmdSubdocLookup };
-    operation.bucket.count(cx, meter, 1);
-    if is_mutation { mutate(operation, &request, cx, out) } else { look_up(operation, &request, cx, out) }
+    let executed = match is_mutation {
+        true => mutate(operation, &request, cx, out),
+        false => look_up(operation, &request, cx, out),
+    };
+    if !matches!(executed, Err(KvError::TakesLong)) {
+        let meter = if is_mutation { Meter::CmdSubdocMutation } else { Meter::CmdSubdocLookup };
+        operation.bucket.count(cx, meter, 1);
+    }
+    executed
 }
 
 // ---- lookups ------------------------------------------------------------------------------------------------------
@@ -127,7 +133,7 @@ fn look_up(
     out: &mut Output,
 ) -> Result<Executed, KvError> {
     let answer = operation.answer;
-    let subject = Subject::read(operation, request.has(document_flags::ACCESS_DELETED), cx)?;
+    let subject = Subject::read(operation, request, cx)?;
     operation.count_retrieval(cx, subject.state != State::Missing);
     if subject.state == State::Missing {
         answer.status(Status::KEY_ENOENT, out);
@@ -136,8 +142,9 @@ fn look_up(
     let is_deleted = subject.state == State::Deleted;
     let success = if is_deleted { Status::SUBDOC_SUCCESS_DELETED } else { Status::SUCCESS };
     let cas = subject.visible_cas;
+    let mut locator = None;
     if let ([spec], true) = (&request.specs[..], request.is_single) {
-        match look_up_one(spec, &subject, cx.now.unix_s) {
+        match look_up_one(spec, &subject, &mut locator, cx.now.unix_s) {
             Ok(found) => {
                 answer.fragment(success, cas, found.len(), out);
                 subject.send(&found, out);
@@ -149,7 +156,7 @@ fn look_up(
         let most = operation.value_limit.saturating_mul(ANSWER_VALUES_MAX);
         let head = answer.open(cas, &[], out);
         for spec in &request.specs {
-            let found = look_up_one(spec, &subject, cx.now.unix_s);
+            let found = look_up_one(spec, &subject, &mut locator, cx.now.unix_s);
             let (status, found) = match &found {
                 Ok(found) => (Status::SUCCESS, &found[..]),
                 Err(status) => (*status, &[][..]),
@@ -175,7 +182,12 @@ fn look_up(
     Ok(Executed::Answered)
 }
 
-fn look_up_one<'s>(spec: &Spec<'_>, subject: &'s Subject, now_s: u32) -> Result<Cow<'s, [u8]>, Status> {
+fn look_up_one<'s, 'p>(
+    spec: &Spec<'p>,
+    subject: &'s Subject,
+    locator: &mut Option<Locator<'s, 'p>>,
+    now_s: u32,
+) -> Result<Cow<'s, [u8]>, Status> {
     let path = Path::parse(spec.path).map_err(status_of)?;
     if spec.is_xattr() {
         return attributes::with_attribute(&path, subject, &subject.xattrs, now_s, |text, rest| {
@@ -196,7 +208,9 @@ fn look_up_one<'s>(spec: &Spec<'_>, subject: &'s Subject, now_s: u32) -> Result<
     if subject.state == State::Deleted {
         return Err(Status::SUBDOC_PATH_ENOENT);
     }
-    find(spec.operation, subject.json()?, path.components())
+    let text = subject.json()?;
+    let search = locator.get_or_insert_with(|| Locator::new(text)).locate(&path);
+    found(spec.operation, text, search)
 }
 
 fn find<'t>(
@@ -204,12 +218,17 @@ fn find<'t>(
     text: &'t [u8],
     path: &[subdocument::Component<'_>],
 ) -> Result<Cow<'t, [u8]>, Status> {
-    if verb == Verb::GetCount {
-        let count = subdocument::count(text, path).map_err(status_of)?;
-        return Ok(Cow::Owned(count.to_string().into_bytes()));
-    }
-    match subdocument::locate(text, path).map_err(status_of)? {
+    found(verb, text, subdocument::locate(text, path))
+}
+
+/// What a look-up says about the result of a search.
+fn found(verb: Verb, text: &[u8], search: Result<Search, Error>) -> Result<Cow<'_, [u8]>, Status> {
+    match search.map_err(status_of)? {
         Search::Missing { .. } => Err(Status::SUBDOC_PATH_ENOENT),
+        Search::Found(place) if verb == Verb::GetCount => {
+            let count = subdocument::elements_at(text, &place).map_err(status_of)?;
+            Ok(Cow::Owned(count.to_string().into_bytes()))
+        }
         Search::Found(_) if verb == Verb::Exists => Ok(Cow::Borrowed(&[])),
         Search::Found(place) => Ok(Cow::Borrowed(&text[place.value])),
     }
@@ -273,7 +292,7 @@ fn attempt(
     out: &mut Output,
 ) -> Result<Option<Executed>, Failure> {
     let cas = operation.request.header.cas;
-    let subject = Subject::read(operation, request.has(document_flags::ACCESS_DELETED), cx)?;
+    let subject = Subject::read(operation, request, cx)?;
     match subject.state {
         State::Missing if cas != 0 || !request.has(document_flags::MKDOC | document_flags::ADD) => {
             return Err(Failure::Kv(KvError::NotFound));

@@ -13,6 +13,8 @@ use kv::{BucketSettings, Cookie, Limits, Node, NodeContext, NodeSettings, Now};
 use sessions::couchbase::Link;
 use sessions::{Batch, Output, Peer, Port, Session};
 
+/// Executing threads: up to half of them for clients, the others for what takes long.
+const THREADS: usize = 16;
 const START_S: u32 = 1_700_000_000;
 
 /// A request frame under construction.
@@ -163,6 +165,10 @@ pub struct Client {
     pub cx: NodeContext,
     pub node: Arc<Node>,
     unread: Vec<u8>,
+    /// The thread for requests that take long.
+    aside: NodeContext,
+    /// Requests that were executed there.
+    pub aside_requests: usize,
 }
 
 impl Client {
@@ -195,7 +201,8 @@ impl Client {
     }
 
     fn with_bucket(port: Port, login_required: bool, bucket: BucketSettings) -> Self {
-        let settings = NodeSettings { threads: 8, shutdown_command: false, version: "test".into(), seed: 7 };
+        let settings =
+            NodeSettings { threads: THREADS, shutdown_command: false, version: "test".into(), seed: 7 };
         let limits = Limits::default();
         let node = Node::new(settings, limits.clone());
         let users = Users::new([1; 32]);
@@ -241,7 +248,10 @@ impl Client {
         let mut cx = NodeContext::new(Arc::clone(&node), thread);
         cx.keeps_alarms = true;
         cx.now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_us: 0 };
-        Self { session: Session::new(peer, &limits), cx, node, unread: Vec::new() }
+        let mut aside = NodeContext::new(Arc::clone(&node), node.settings().threads - 1 - thread);
+        (cx.may_take_long, aside.keeps_alarms, aside.home) = (false, true, thread);
+        let session = Session::new(peer, &limits);
+        Self { session, cx, node, unread: Vec::new(), aside, aside_requests: 0 }
     }
 
     /// HELLO with these features, login as the development user, SELECT_BUCKET of `default`.
@@ -290,6 +300,7 @@ impl Client {
                 }
                 self.session.complete(cookie.ticket, outcome, &mut self.cx, &mut out);
             }
+            self.run_aside(&mut out);
             answers.extend(bytes_of(out));
             answers.extend(self.send_raw(&[]));
         }
@@ -306,6 +317,24 @@ impl Client {
         }
         self.cx.end_batch();
         messages
+    }
+
+    /// Executes the requests that take long on the thread for them, as a server does.
+    pub fn run_aside(&mut self, out: &mut Output) {
+        while self.session.wants_aside() {
+            let mut session = self.session.leave();
+            assert!(self.session.is_stalled() && self.session.has_waits());
+            self.aside.now = self.cx.now;
+            self.aside.skip_tickets(self.cx.last_ticket());
+            let mut answers = Output::default();
+            session.execute_aside(&mut self.aside, &mut answers);
+            self.aside.end_batch();
+            self.cx.skip_tickets(self.aside.last_ticket());
+            self.cx.add_alarms(self.aside.take_alarms());
+            out.append(answers);
+            self.session.come_back(session, &mut self.cx, out);
+            self.aside_requests += 1;
+        }
     }
 
     pub fn is_closed(&self) -> bool {
@@ -344,6 +373,7 @@ impl Client {
                 }
                 self.session.execute(batch.get(index).unwrap(), &mut self.cx, &mut out);
             }
+            self.run_aside(&mut out);
             answers.extend(bytes_of(out));
             at += progress.consumed;
             if progress.need.is_some() || self.is_closed() {

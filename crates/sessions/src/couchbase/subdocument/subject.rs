@@ -6,6 +6,7 @@ use std::ops::Deref;
 use kv::users::roles::Rights;
 use kv::{Bucket, Document, KvError, NodeContext, PinnedValue};
 use wire::binary::{Status, datatype};
+use wire::couchbase::subdocument::{Request, document_flags};
 use wire::{snappy, subdocument};
 
 use super::super::super::Output;
@@ -13,6 +14,7 @@ use super::super::documents::Operation;
 use super::super::json;
 use super::status_of;
 use crate::LARGE_VALUE;
+use crate::aside::IN_PLACE_BYTES;
 
 /// Whether the document is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,13 +63,15 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Reads the document; a deleted one counts if `sees_deleted`.
+    /// Reads the document for a request; a deleted one counts if the request sees those. Fails with
+    /// [`KvError::TakesLong`] if more has to be read through than is done in place.
     pub(super) fn read(
         operation: &Operation<'_>,
-        sees_deleted: bool,
+        request: &Request<'_>,
         cx: &mut NodeContext,
     ) -> Result<Self, KvError> {
         let Operation { bucket, key, place, .. } = *operation;
+        let sees_deleted = request.has(document_flags::ACCESS_DELETED);
         let vb_uuid = bucket.vb_uuid(place.vb);
         let (mut subject, inflated_len) = bucket.with_entry(cx, key, place, |entry| {
             entry.glance();
@@ -81,6 +85,10 @@ impl Subject {
             entry.record_access();
             read.unwrap_or_else(|| (Self::missing(vb_uuid), None))
         })?;
+        let text_bytes = inflated_len.unwrap_or(subject.body.len()) + subject.xattrs.len();
+        if !cx.may_take_long && text_bytes.saturating_mul(request.specs.len()) > IN_PLACE_BYTES {
+            return Err(KvError::TakesLong);
+        }
         subject.sees_system = operation.may(Rights::SYSTEM_ATTRIBUTES);
         if let Some(inflated_len) = inflated_len {
             subject.inflate(inflated_len, bucket, cx)?;

@@ -43,6 +43,7 @@ pub mod polling;
 pub mod prefixes;
 pub mod profile;
 pub mod replication;
+mod rendered_map;
 pub mod requests;
 pub mod role;
 pub mod settings;

@@ -161,11 +161,11 @@ impl RoleChange {
     /// connect to the nodes of a topology with their own logins. So only a full administrator names others than the
     /// configured peers; `own` is this node's name, which a topology may have.
     pub fn needs(&self, own: &str, replication: &Replication) -> Rights {
-        let is_peer = |name: &str| replication.peers.iter().any(|peer| *peer.name == *name);
         let source = self.source.as_ref().and_then(Option::as_deref);
         let chains = self.topology.iter().flat_map(Topology::chains);
         let mut named = chains.flatten().flatten().filter(|name| ***name != *own);
-        match source.is_none_or(is_peer) && named.all(|name| is_peer(name)) {
+        let has_peer = |name: &str| replication.has_peer(name);
+        match source.is_none_or(has_peer) && named.all(|name| has_peer(name)) {
             true => Rights::BUCKET,
             false => Rights::ALL,
         }

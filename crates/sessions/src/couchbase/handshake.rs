@@ -1,5 +1,7 @@
 //! The requests of a connecting client: features, login, error map, bucket, cluster map.
 
+use std::sync::Arc;
+
 use kv::{Compression, NodeContext, cluster_config};
 use wire::binary::{Request, Status};
 use wire::couchbase::feature::{negotiate, requested};
@@ -157,6 +159,8 @@ pub(super) fn select_bucket(
     match bucket.filter(|bucket| may_select(peer, bucket)) {
         Some(bucket) => {
             (peer.bucket, peer.lost_bucket) = (Some(bucket), false);
+            // The bucket's map has not been sent, whatever was before.
+            peer.couchbase.map_revision = 0;
             peer.renew_access();
             answer.success(out);
         }
@@ -191,7 +195,7 @@ pub(super) fn cluster_config(
 }
 
 /// The map for this connection, recorded as sent to it.
-pub(super) fn current_map(peer: &mut Peer, cx: &NodeContext) -> String {
+pub(super) fn current_map(peer: &mut Peer, cx: &NodeContext) -> Arc<str> {
     peer.couchbase.map_revision = cx.node.map_revision();
     match peer.bucket.as_deref().filter(|bucket| !bucket.is_gone() && peer.has_access()) {
         Some(bucket) => cluster_config::bucket_level(&cx.node, bucket),

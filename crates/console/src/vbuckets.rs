@@ -93,7 +93,12 @@ pub async fn set(
 }
 
 /// Returns the refusal of a change that names nodes which this user may not name.
-fn check_names(console: &Console, identity: &Identity, bucket: &str, change: &RoleChange) -> Option<Response> {
+fn check_names(
+    console: &Console,
+    identity: &Identity,
+    bucket: &str,
+    change: &RoleChange,
+) -> Option<Response> {
     let needed = change.needs(&console.node.name(), &console.node.replication());
     let is_allowed = identity.roles().on(&[bucket]).contain(needed);
     (!is_allowed).then(|| forbidden(&permission(needed, "cluster")))

@@ -50,7 +50,11 @@ fn a_map_has_all_peers_and_few_others() {
         kv: Some(11210),
         ..PeerNode::default()
     });
-    node.set_replication(Replication { node: Some("n1".into()), peers: peers.collect(), ..Replication::default() });
+    node.set_replication(Replication {
+        node: Some("n1".into()),
+        peers: peers.collect(),
+        ..Replication::default()
+    });
     for vb in 0..bucket.vbuckets() {
         let stranger = |number: u16| format!("{}-{number}:11210", "x".repeat(240));
         let names = [stranger(2 * vb), stranger(2 * vb + 1), format!("peer-{}", vb % 40)];

@@ -42,8 +42,8 @@ mod piece_queue;
 pub mod polling;
 pub mod prefixes;
 pub mod profile;
-pub mod replication;
 mod rendered_map;
+pub mod replication;
 pub mod requests;
 pub mod role;
 pub mod settings;
@@ -65,7 +65,7 @@ pub use bucket_schema::{BUCKET_SETTINGS, BucketSetting, NotAllowed, SettingKind,
 pub use doorbell::Doorbell;
 pub use entry::Entry;
 pub use error::{KvError, Unavailable};
-pub use index::{Audit, Document, Hand, PinnedValue, REV_MOST, Use};
+pub use index::{Audit, Document, Hand, PinnedValue, REV_MOST, Use, cas_is_ahead};
 pub use key::{Key, Place, VbId};
 pub use mailbox::{Cookie, Outcome};
 pub use memory::Reservation;

@@ -17,9 +17,9 @@ BUCKETS = "/pools/default/buckets"
 EPHEMERAL = ("default,ephemeral,64MiB",)
 
 
-def journal(*arguments):
+def journal(*arguments, wrap=()):
     """Runs `dormouse journal`; returns its exit code and output."""
-    command = [str(servers.dormouse_binary()), "journal", *map(str, arguments)]
+    command = [*wrap, str(servers.dormouse_binary()), "journal", *map(str, arguments)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
     return done.returncode, done.stdout
 
@@ -180,6 +180,26 @@ def test_a_backup_is_of_one_moment_and_comes_back(tmp_path):
         wait_warm(node)
         client = memcached(node)
         assert all(client.get(f"key:{number}") == b"%d" % number for number in range(300))
+
+
+def test_a_backup_from_the_future_is_not_restored(tmp_path):
+    """The clock of its CAS would go on there."""
+    home, ahead = tmp_path / "ahead", lambda days: ("env", "LD_PRELOAD=/usr/$LIB/faketime/libfaketimeMT.so.1", f"FAKETIME=+{days}d", "FAKETIME_DONT_FAKE_MONOTONIC=1")
+    home.mkdir()
+    with start(home, wrap=ahead(8)) as node:
+        memcached(node).set("key", b"value")
+        wait_all_persisted(node)
+        status, answer = http(node, "POST", f"{BUCKETS}/default/backup", {"label": "one"})
+        assert status == 200, answer
+    backup = json.loads(answer)["directory"]
+    code, said = journal("restore", backup, tmp_path / "now")
+    assert code == 1 and "its CAS is 19" in said and "h ahead of this machine's clock" in said, said
+    assert not list((tmp_path / "now").glob("buckets/*/*"))
+    code, said = journal("restore", backup, tmp_path / "later" / "node", wrap=ahead(2))
+    assert code == 0, said
+    with start(tmp_path / "later") as node:
+        wait_warm(node)
+        assert memcached(node).get("key") == b"value"
 
 
 def test_the_journal_can_be_read_and_shortened_without_a_server(tmp_path):

@@ -1,19 +1,25 @@
 """Replicas whose nodes connect to each other with TLS."""
 
 import base64
+import hashlib
+import hmac
 import json
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
+import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
 
 from tests import servers
 from tests.cluster import Cluster
-from tests.frames import GET, SUCCESS
+from tests.frames import AUTH_CONTINUE, AUTH_ERROR, GET, SASL_AUTH, SASL_LIST, SASL_STEP, SUCCESS, BinaryConnection
 from tests.persistence.bucket import http, wait_until
 from tests.persistence.peer import Peer
 from tests.tls.authority import Authority
@@ -218,6 +224,111 @@ def test_mistakes_in_the_configuration_are_named(tmp_path, replication, said):
     command = [servers.dormouse_binary(), "serve", "--config", str(config), "--data", str(tmp_path / "data"), *ports]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+class Between:
+    """A node with a certificate of the authority, which hands what it is told on to another, over TLS as well."""
+
+    def __init__(self, authority, target):
+        self.authority, self.target = authority, target
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(*map(str, authority.sign("between")))
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.relayed = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                client = self.context.wrap_socket(self.listener.accept()[0], server_side=True)
+                node = self.authority.context().wrap_socket(socket.create_connection(("127.0.0.1", self.target())), server_hostname="127.0.0.1")
+            except OSError:
+                if self.listener.fileno() < 0:
+                    return
+                continue
+            for one, other in ((client, node), (node, client)):
+                threading.Thread(target=self._hand_on, args=(one, other), daemon=True).start()
+
+    def _hand_on(self, one, other):
+        try:
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+                self.relayed += len(data)
+        except OSError:
+            pass
+        for end in (one, other):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def stop(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+def test_a_login_cannot_be_relayed(tmp_path, authority):
+    """The node that stands between has a certificate in order, and would be logged in with another's password."""
+
+    class Relayed(Encrypted):
+        def address(self, name):
+            address = super().address(name)
+            return address.replace(f",{self.encrypted[name]['kv']}/", f",{between.port}/") if name == "n1" else address
+
+    between = Between(authority, lambda: cluster.encrypted["n1"]["kv"])
+    with Relayed(tmp_path, authority) as cluster:
+        cluster.assign(["n1", "n2"])
+        logged(cluster["n2"], "it answers SASL_STEP with AUTH_ERROR")
+        assert between.relayed > 0
+        assert_nothing_is_copied(cluster)
+    between.stop()
+
+
+@pytest.mark.parametrize("version", (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3))
+def test_clients_can_bind_their_login_to_the_certificate(tmp_path, authority, version):
+    with Encrypted(tmp_path, authority, count=1) as cluster:
+        certificate = ssl.PEM_cert_to_DER_cert(cluster.usual[0].read_text())
+        context = authority.context(newest=version)
+        for end_point, status in ((hashlib.sha256(certificate).digest(), SUCCESS), (hashlib.sha256(b"another").digest(), AUTH_ERROR)):
+            with BinaryConnection(("127.0.0.1", cluster.encrypted["n1"]["kv"])) as one:
+                one.socket = context.wrap_socket(one.socket, server_hostname="127.0.0.1")
+                one.reader = one.socket.makefile("rb")
+                assert one.socket.version() == {ssl.TLSVersion.TLSv1_2: "TLSv1.2", ssl.TLSVersion.TLSv1_3: "TLSv1.3"}[version]
+                assert b"SCRAM-SHA512-PLUS" in one.ask(SASL_LIST).value.split()
+                assert scram_plus(one, "Administrator", b"password", end_point) == status
+        with BinaryConnection(cluster["n1"].kv) as one:
+            assert b"PLUS" not in one.ask(SASL_LIST).value
+            assert one.ask(SASL_AUTH, b"SCRAM-SHA512-PLUS", b"p=tls-server-end-point,,n=Administrator,r=abc").status == AUTH_ERROR
+
+
+def scram_plus(one, user, password, end_point):
+    """Logs in with SCRAM, bound to a certificate of this hash; returns the status."""
+    mechanism, header = b"SCRAM-SHA512-PLUS", b"p=tls-server-end-point,,"
+    bare = b"n=%s,r=nonce" % user.encode()
+    challenge = one.ask(SASL_AUTH, mechanism, header + bare)
+    assert challenge.status == AUTH_CONTINUE, challenge
+    nonce, salt, rounds = (part[2:] for part in challenge.value.split(b","))
+    salted = hashlib.pbkdf2_hmac("sha512", password, base64.b64decode(salt), int(rounds))
+    client_key = hmac.digest(salted, b"Client Key", "sha512")
+    without_proof = b"c=%s,r=%s" % (base64.b64encode(header + end_point), nonce)
+    signature = hmac.digest(hashlib.sha512(client_key).digest(), b",".join((bare, challenge.value, without_proof)), "sha512")
+    proof = bytes(one ^ other for one, other in zip(client_key, signature))
+    return one.ask(SASL_STEP, mechanism, without_proof + b",p=" + base64.b64encode(proof)).status
+
+
+def test_no_other_machine_is_reached_without_tls(tmp_path):
+    """Neither to copy from it, nor to send a client's login on to it."""
+    # Addresses of documentation, where nobody is.
+    config = "[replication]\nnode = 'n2'\npeers = 'n1=192.0.2.1:11210/8091 n3=[2001:db8::1]:11210/8091'\n"
+    with servers.Dormouse(config=config, buckets=("default,ephemeral,128MiB", "other,ephemeral,128MiB")) as node:
+        for bucket, peer, address in (("default", "n1", "192.0.2.1"), ("other", "n3", "2001:db8::1")):
+            path = f"/pools/default/buckets/{bucket}"
+            form = urllib.parse.urlencode({"state": "replica", "source": peer, "topology": json.dumps([[peer, "n2"]])})
+            assert http(node, "POST", f"{path}/vbuckets", form)[0] == 200
+            logged(node, f"replication.ca is needed, for TLS: {address} is not this machine")
+            status, body = http(node, "POST", f"{path}/scopes", "name=more")
+            assert status == 409 and "another machine" in body, (status, body)
 
 
 class PlainBetween(Encrypted):

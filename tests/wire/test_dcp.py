@@ -732,8 +732,15 @@ def test_rights(node, bucket):
     for roles, may in [(f"data_reader[{bucket}]", False), (f"data_dcp_reader[{bucket}]", True)]:
         status, body = http(node, "PUT", f"/settings/rbac/users/local/{user}", f"password=password&roles={roles}")
         assert status == 200, body
-        with Dcp(node.kv, bucket, user=user) as one:
-            assert one.stream(VB).status == (SUCCESS if may else NO_ACCESS)
+        with Dcp(node.kv, bucket, name=None, user=user) as one:
+            assert one.open().status == (SUCCESS if may else NO_ACCESS)
+            assert one.stream(VB).status == (SUCCESS if may else INVALID)
+    # A right to a part of the bucket is one to streams of that part.
+    assert http(node, "PUT", f"/settings/rbac/users/local/{user}", f"roles=data_dcp_reader[{bucket}:_default:_default]")[0] == 200
+    with Dcp(node.kv, bucket, user=user) as one:
+        assert one.stream(VB, collections=["0"]).status == SUCCESS
+    with Dcp(node.kv, bucket, user=user) as one:
+        assert one.stream(VB).status == NO_ACCESS
     http(node, "DELETE", f"/settings/rbac/users/local/{user}")
 
 

@@ -37,7 +37,7 @@ pub async fn show(State(console): State<Console>, Path(name): Path<String>, head
 pub async fn terse(State(console): State<Console>, Path(name): Path<String>, headers: HeaderMap) -> Response {
     let host = pools::host(&console, &headers);
     match console.node.bucket(&name) {
-        Some(bucket) => Json(document::terse(&console, &bucket, &host)).into_response(),
+        Some(bucket) => document::terse(&console, &bucket, &host).into_response(),
         None => missing(),
     }
 }

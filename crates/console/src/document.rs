@@ -4,6 +4,8 @@
 use crate::Console;
 use crate::login::Identity;
 use crate::node_setup;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use kv::{BUCKET_SETTINGS, Bucket, BucketKind, Eviction, SettingKind, SettingValue};
 use serde_json::{Map, Value, json};
 
@@ -13,18 +15,24 @@ pub const IMPLEMENTATION_VERSION: &str = concat!("7.6.0-0-dormouse-", env!("CARG
 /// Major 7, minor 6, as `clusterCompatibility` encodes them.
 const CLUSTER_COMPATIBILITY: u32 = 7 * 0x1_0000 + 6;
 
-/// The terse map of a bucket, as `GET_CLUSTER_CONFIG` returns it, with `$HOST` replaced.
-pub fn terse(console: &Console, bucket: &Bucket, host: &str) -> Value {
-    let mut config = parsed(&kv::cluster_config::bucket_level(&console.node, bucket));
-    put_host(&mut config, host);
-    config
+/// A document that is text already.
+pub struct JsonText(pub String);
+
+impl IntoResponse for JsonText {
+    fn into_response(self) -> Response {
+        ([(header::CONTENT_TYPE, "application/json")], self.0).into_response()
+    }
+}
+
+/// The terse map of a bucket, as `GET_CLUSTER_CONFIG` returns it, with `$HOST` replaced. The map is rendered once, and
+/// only its text changed here; a host has no characters that JSON escapes.
+pub fn terse(console: &Console, bucket: &Bucket, host: &str) -> JsonText {
+    JsonText(kv::cluster_config::bucket_level(&console.node, bucket).replace("$HOST", host))
 }
 
 /// `/pools/default/nodeServices`.
-pub fn node_services(console: &Console, host: &str) -> Value {
-    let mut config = parsed(&kv::cluster_config::cluster_level(&console.node));
-    put_host(&mut config, host);
-    config
+pub fn node_services(console: &Console, host: &str) -> JsonText {
+    JsonText(kv::cluster_config::cluster_level(&console.node).replace("$HOST", host))
 }
 
 /// The full document of a bucket.
@@ -32,7 +40,7 @@ pub fn bucket(console: &Console, bucket: &Bucket, host: &str) -> Value {
     let name = bucket.name();
     let settings = bucket.settings();
     let memory = bucket.memory();
-    let mut document = terse(console, bucket, host);
+    let mut document = parsed(&terse(console, bucket, host).0);
     let percent =
         if memory.budget == 0 { 0.0 } else { memory.resident as f64 * 100.0 / memory.budget as f64 };
     let about = json!({
@@ -202,29 +210,9 @@ fn merge(base: &mut Value, over: Value) {
     }
 }
 
-/// Replaces `$HOST` in every string.
-fn put_host(value: &mut Value, host: &str) {
-    match value {
-        Value::String(text) if text.contains("$HOST") => *text = text.replace("$HOST", host),
-        Value::Array(values) => values.iter_mut().for_each(|value| put_host(value, host)),
-        Value::Object(members) => members.values_mut().for_each(|value| put_host(value, host)),
-        _ => {}
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_host_is_put_in_everywhere() {
-        let mut value = json!({ "nodes": [{ "hostname": "$HOST:8091" }], "list": ["$HOST:11210", 7] });
-        put_host(&mut value, "10.0.0.7");
-        assert_eq!(
-            value,
-            json!({ "nodes": [{ "hostname": "10.0.0.7:8091" }], "list": ["10.0.0.7:11210", 7] })
-        );
-    }
 
     #[test]
     fn merging_replaces_and_adds() {

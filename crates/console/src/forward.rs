@@ -3,9 +3,9 @@
 //! SDKs send them to any node of the map. The node that is the active of vBucket 0 makes them; another one sends the
 //! request there, with the login that came with it, and returns the answer. It goes to the HTTP port of a node in
 //! `replication.peers`, without TLS. So a request that came with TLS is not sent on, nor is any if replication uses
-//! TLS: the change is refused here. What was sent on once is not sent on again.
+//! TLS, or the node is on another machine: the change is refused here. What was sent on once is not sent on again.
 
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
@@ -52,8 +52,15 @@ pub async fn to_active(
         return next.run(request).await;
     };
     match send_on(&peer.host, port, request).await {
-        Some(response) => response,
-        None => {
+        Ok(response) => response,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let text = format!(
+                "{:?}, which makes the change, is on another machine: a login is not sent there without TLS\r\n",
+                peer.name
+            );
+            (StatusCode::CONFLICT, text).into_response()
+        }
+        Err(_) => {
             let text =
                 format!("{:?}, which makes the change, gives no answer: it may be made\r\n", peer.name);
             (StatusCode::GATEWAY_TIMEOUT, text).into_response()
@@ -61,10 +68,10 @@ pub async fn to_active(
     }
 }
 
-async fn send_on(host: &str, port: u16, request: Request) -> Option<Response> {
+async fn send_on(host: &str, port: u16, request: Request) -> io::Result<Response> {
     let (head, body) = request.into_parts();
-    let body = to_bytes(body, BYTES_MAX).await.ok()?;
-    let target = head.uri.path_and_query()?;
+    let body = to_bytes(body, BYTES_MAX).await.map_err(io::Error::other)?;
+    let target = head.uri.path_and_query().ok_or(ErrorKind::InvalidInput)?;
     let mut text = format!("{} {target} HTTP/1.1\r\nHost: {host}:{port}\r\n", head.method).into_bytes();
     for name in OF_REQUESTS {
         let Some(value) = head.headers.get(&name) else { continue };
@@ -85,14 +92,17 @@ async fn send_on(host: &str, port: u16, request: Request) -> Option<Response> {
     };
     // A thread of its own, while it lasts: it may wait for a name, and for the node.
     let answer = on_a_thread("dm:send-on", move || Ok::<_, Refusal>(exchange())).await;
-    let answer: std::io::Result<Vec<u8>> = answer.ok()?;
-    parse(&answer.ok()?)
+    let answer: io::Result<Vec<u8>> = answer.map_err(|_| ErrorKind::Other)?;
+    parse(&answer?).ok_or(ErrorKind::InvalidData.into())
 }
 
-/// Connects to the first address of a host that answers.
-fn connect(address: &(String, u16)) -> std::io::Result<TcpStream> {
-    let mut result = Err(std::io::ErrorKind::NotFound.into());
+/// Connects to the first address of a host that answers, on this machine.
+fn connect(address: &(String, u16)) -> io::Result<TcpStream> {
+    let mut result = Err(ErrorKind::NotFound.into());
     for address in address.to_socket_addrs()? {
+        if !address.ip().to_canonical().is_loopback() {
+            return Err(ErrorKind::PermissionDenied.into());
+        }
         result = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT);
         if result.is_ok() {
             break;

@@ -417,11 +417,11 @@ fn router(console: Console) -> Router {
         ("/requests/large", by(Need::Node(Rights::SEE), get(requests::large))),
         ("/pools/default/buckets/{bucket}/hotKeys", by(Need::ReadSome, get(hot_keys::of_bucket))),
         ("/controller/changePassword", by(Need::Login, post(users::change_password))),
-        ("/node/controller/rename", by(Need::Node(Rights::NODE), post(node_setup::rename))),
+        ("/node/controller/rename", by(Need::Node(Rights::ALL), post(node_setup::rename))),
         ("/node/controller/setupServices", by(Need::Node(Rights::NODE), post(node_setup::set_services))),
         (
             "/node/controller/setupAlternateAddresses/external",
-            by(Need::Node(Rights::NODE), put(node_setup::set_external).delete(node_setup::remove_external)),
+            by(Need::Node(Rights::ALL), put(node_setup::set_external).delete(node_setup::remove_external)),
         ),
         ("/pools/default", by(Need::Node(Rights::NODE), post(node_setup::set_pool))),
         ("/settings/indexes", by(Need::Node(Rights::NODE), post(node_setup::set_index_settings))),

@@ -200,7 +200,7 @@ async fn check(
 }
 
 /// The name of rights on an object, as clients know it.
-fn permission(rights: Rights, object: &str) -> String {
+pub fn permission(rights: Rights, object: &str) -> String {
     let names = [
         (Rights::SEE, "settings!read"),
         (Rights::BUCKET, "settings!write"),
@@ -215,7 +215,8 @@ fn permission(rights: Rights, object: &str) -> String {
         (Rights::READ, "data.docs!read"),
         (Rights::WRITE, "data.docs!write"),
     ];
-    let name = names.iter().find(|(known, _)| rights.contain(*known)).map_or("admin!all", |(_, name)| name);
+    let known = names.iter().find(|(known, _)| rights != Rights::ALL && rights.contain(*known));
+    let name = known.map_or("admin!all", |(_, name)| name);
     format!("{object}.{name}")
 }
 

@@ -1,5 +1,6 @@
 //! The documents that describe the node as a whole.
 
+use crate::document::JsonText;
 use crate::login::Identity;
 use crate::{Console, document};
 use axum::extract::State;
@@ -54,8 +55,8 @@ pub async fn no_endpoint(method: Method, uri: Uri) -> Response {
 }
 
 /// `GET /pools/default/nodeServices`.
-pub async fn node_services(State(console): State<Console>, headers: HeaderMap) -> Json<Value> {
-    Json(document::node_services(&console, &host(&console, &headers)))
+pub async fn node_services(State(console): State<Console>, headers: HeaderMap) -> JsonText {
+    document::node_services(&console, &host(&console, &headers))
 }
 
 /// The name by which the client reached this node: the `Host` header without the port if that is a plausible host, else

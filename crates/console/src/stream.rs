@@ -55,7 +55,7 @@ pub async fn terse(
                 }
             };
             let bucket = console.node.bucket(&name)?;
-            let map = format!("{}\n\n\n\n", document::terse(&console, &bucket, &host));
+            let map = format!("{}\n\n\n\n", document::terse(&console, &bucket, &host).0);
             let map = connection.charge(Bytes::from(map), permit);
             Some((Ok::<_, Infallible>(map), (console, changes, Some(revision))))
         }

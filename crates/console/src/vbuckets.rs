@@ -2,13 +2,12 @@
 
 use crate::answers::Answers;
 use crate::buckets::{invalid, missing, refused};
-use crate::login::Identity;
+use crate::login::{Identity, forbidden, permission};
 use crate::{Console, Refusal};
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use kv::users::roles::Rights;
 use kv::{Bucket, Cookie, KvError, NodeContext, Outcome, RoleChange, RoleError, Unavailable, VbId, VbState};
 use net::Clock;
 use parking_lot::MutexGuard;
@@ -82,20 +81,25 @@ pub async fn set(
     Form(fields): Fields,
 ) -> Response {
     let Some((bucket, vb)) = find(&console, &name, vb) else { return missing() };
-    match request(&fields, false).and_then(|wanted| check_source(&console, &identity, wanted)) {
-        Ok(Wanted { change, .. }) => set_all(console, bucket, vb.0..=vb.0, change).await,
+    match request(&fields, false) {
+        Ok(Wanted { change, .. }) => match check_names(&console, &identity, &name, &change) {
+            None => set_all(console, bucket, vb.0..=vb.0, change).await,
+            Some(forbidden) => forbidden,
+        },
         Err(refusal) => refused(refusal),
     }
 }
 
-/// Only whoever may change the settings of the node may have it connect to any other.
-fn check_source(console: &Console, identity: &Identity, wanted: Wanted) -> Result<Wanted, Refusal> {
-    let is_allowed = identity.roles().on_node().contain(Rights::NODE);
-    if wanted.change.names_stranger(&console.node.replication()) && !is_allowed {
-        let reason = "Allowed: one of the node's peers; for a full administrator, any address.";
-        return Err(invalid("source", reason.to_owned()));
-    }
-    Ok(wanted)
+/// Returns the refusal of a change that names nodes which this user may not name.
+fn check_names(
+    console: &Console,
+    identity: &Identity,
+    bucket: &str,
+    change: &RoleChange,
+) -> Option<Response> {
+    let needed = change.needs(&console.node.name(), &console.node.replication());
+    let is_allowed = identity.roles().on(&[bucket]).contain(needed);
+    (!is_allowed).then(|| forbidden(&permission(needed, "cluster")))
 }
 
 /// `POST /pools/default/buckets/B/vbuckets`: the same for those from `first` to `last`; without these, for all. The
@@ -107,11 +111,13 @@ pub async fn set_range(
     Form(fields): Fields,
 ) -> Response {
     let Some(bucket) = console.node.bucket(&name) else { return missing() };
-    let wanted = request(&fields, true).and_then(|wanted| check_source(&console, &identity, wanted));
-    let Wanted { change, first, last } = match wanted {
+    let Wanted { change, first, last } = match request(&fields, true) {
         Ok(wanted) => wanted,
         Err(refusal) => return refused(refusal),
     };
+    if let Some(forbidden) = check_names(&console, &identity, &name, &change) {
+        return forbidden;
+    }
     let end = bucket.vbuckets() - 1;
     let (first, last) = (first.unwrap_or(0), last.unwrap_or(end));
     if first > last || last > end {

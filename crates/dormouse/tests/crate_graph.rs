@@ -81,6 +81,7 @@ const ENGINE_ORDER: &[&str] = &[
     "mailbox",
     "news",
     "map_watch",
+    "rendered_map",
     "peers",
     "durability_monitor",
     "terms",

@@ -36,6 +36,7 @@ use crate::index::{self, Dead, DirtySet, Hand, Locked, Memory, Resources, VBucke
 use crate::lock_order::{Ranked, rank};
 use crate::peers::Peers;
 use crate::prefixes::Prefixes;
+use crate::rendered_map::RenderedMap;
 use crate::settings::{BucketSettings, Compression};
 use crate::storage::{self, Persistence};
 use crate::sync_writes::{Lateness, SyncWrites};
@@ -155,8 +156,10 @@ pub struct Bucket {
     pub(crate) watchers: Watchers,
     scans: Ranked<scan::Scans, { rank::SCANS }>,
     following: follow::Following,
-    /// Roles have been set.
-    has_roles: AtomicBool,
+    /// How often roles have been set, or were read from disk.
+    role_changes: AtomicU64,
+    /// The bucket's map.
+    pub(crate) map: RenderedMap,
     /// See [`Bucket::undecided`].
     undecided: AtomicU32,
     /// Where copies come from.
@@ -272,7 +275,8 @@ impl Bucket {
             watchers: Watchers::default(),
             scans: Ranked::default(),
             following: follow::Following::default(),
-            has_roles: AtomicBool::new(false),
+            role_changes: AtomicU64::new(0),
+            map: RenderedMap::default(),
             undecided: AtomicU32::new(0),
             peers: Peers::default(),
             uuids: OnceLock::new(),

@@ -2,7 +2,8 @@
 //!
 //! A node whose vBuckets have no chains is the whole cluster: it owns every vBucket, and there are no replicas. If they
 //! have, the map of the bucket lists the nodes in them: who is active, who has replicas. Clients read `$HOST` as the
-//! address they connected to, so the map is right behind any address, until an operator gives the node a name. Only
+//! address they connected to, so the map is right behind any address, until an operator gives the node a name. A map is
+//! rendered once for each version, and shared. Only
 //! services that answer are listed: a service without a listener would keep `wait_until_ready` of the SDKs waiting.
 //!
 //! An operator may add an address for clients of another network. Clients take it if it is the one they connected to.
@@ -12,6 +13,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -21,6 +23,8 @@ use crate::{Bucket, Node, VbId, VbState};
 
 /// The place of a node that is not there, or not known.
 const NOBODY: i16 = -1;
+/// Most nodes of a map that are none of the configured peers; further ones are left out.
+const STRANGERS_MAX: usize = 16;
 
 /// The capabilities that SDKs ask a bucket for; only those that exist.
 pub const BUCKET_CAPABILITIES: &[&str] = &[
@@ -111,22 +115,23 @@ struct ServerMap {
 }
 
 /// Returns the map of the node without a bucket.
-pub fn cluster_level(node: &Node) -> String {
-    encode(node, None)
+pub fn cluster_level(node: &Node) -> Arc<str> {
+    node.map.get(|| [node.map_revision(), 0, 0], |[revision, ..]| encode(node, None, revision))
 }
 
 /// Returns the map of a bucket.
-pub fn bucket_level(node: &Node, bucket: &Bucket) -> String {
-    encode(node, Some(bucket))
+pub fn bucket_level(node: &Node, bucket: &Bucket) -> Arc<str> {
+    let version = || [node.map_revision(), bucket.role_changes(), bucket.collections().uid()];
+    bucket.map.get(version, |[revision, ..]| encode(node, Some(bucket), revision))
 }
 
-fn encode(node: &Node, bucket: Option<&Bucket>) -> String {
+fn encode(node: &Node, bucket: Option<&Bucket>, rev: u64) -> String {
     let profile = node.profile();
     let services = services(node, &profile);
     let host = profile.hostname.as_deref().unwrap_or("$HOST");
     let alternate_addresses = external(node).map(|external| AlternateAddresses { external });
     let chains = bucket.map(|bucket| Chains::of(node, bucket)).unwrap_or_default();
-    let (rev, rev_epoch) = (node.map_revision(), node.map_epoch());
+    let rev_epoch = node.map_epoch();
     let bucket = bucket.map(|bucket| bucket_part(bucket, host, &services, &chains));
     let mut nodes_ext = vec![NodeExt {
         services,
@@ -202,15 +207,21 @@ fn services_of(peer: &PeerNode) -> BTreeMap<&'static str, u16> {
 }
 
 /// The chains of a bucket's vBuckets.
-#[derive(Default)]
 struct Chains {
     /// The nodes in them that can be reached, besides this one.
     peers: Vec<PeerNode>,
+    strangers_left: usize,
     /// Most replicas of a vBucket.
     replicas: usize,
     /// Per vBucket the active and the replicas: 0 is this node, from 1 on those of `peers`, -1 nobody. Empty without
     /// chains.
     map: Vec<Vec<i16>>,
+}
+
+impl Default for Chains {
+    fn default() -> Self {
+        Self { peers: Vec::new(), strangers_left: STRANGERS_MAX, replicas: 0, map: Vec::new() }
+    }
 }
 
 impl Chains {
@@ -258,7 +269,11 @@ impl Chains {
         }
         let known = self.peers.iter().position(|peer| *peer.name == *name);
         let at = known.or_else(|| {
-            self.peers.push(replication.find(name)?);
+            let peer = replication.find(name)?;
+            if !replication.has_peer(name) {
+                self.strangers_left = self.strangers_left.checked_sub(1)?;
+            }
+            self.peers.push(peer);
             Some(self.peers.len() - 1)
         });
         at.and_then(|at| i16::try_from(at + 1).ok()).unwrap_or(NOBODY)

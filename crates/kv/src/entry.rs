@@ -271,9 +271,7 @@ impl<'v> Entry<'v> {
     /// nothing wins over it.
     pub fn take(&mut self, made: &Made<'_>, by: Option<Resolution>) -> Result<Mutated, KvError> {
         self.check_changeable()?;
-        if !self.locked.is_credible(made.cas) {
-            return Err(KvError::CasAhead);
-        }
+        self.locked.check_named_cas(made.cas)?;
         let stored_key = stored(self.key);
         if let Some((rev, cas)) = self.locked.version_of(&stored_key, self.hash) {
             let wins = match by {

@@ -42,6 +42,7 @@ mod piece_queue;
 pub mod polling;
 pub mod prefixes;
 pub mod profile;
+mod rendered_map;
 pub mod replication;
 pub mod requests;
 pub mod role;
@@ -65,7 +66,7 @@ pub use bucket_schema::{BUCKET_SETTINGS, BucketSetting, NotAllowed, SettingKind,
 pub use doorbell::Doorbell;
 pub use entry::Entry;
 pub use error::{KvError, Unavailable};
-pub use index::{Audit, Document, Hand, PinnedValue, REV_MOST, Use};
+pub use index::{Audit, Document, Hand, PinnedValue, REV_MOST, Use, cas_is_ahead};
 pub use key::{Key, Place, VbId};
 pub use mailbox::{Cookie, Outcome};
 pub use memory::Reservation;

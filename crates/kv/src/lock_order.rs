@@ -18,6 +18,8 @@ pub(crate) mod rank {
     pub(crate) const SWEEPER: u8 = 20;
     /// A change of a bucket's collections.
     pub(crate) const MANIFEST_CHANGE: u8 = 25;
+    /// The cluster map that was last rendered, of a bucket or the node.
+    pub(crate) const MAP: u8 = 28;
     /// A shard's journal, while it is written.
     pub(crate) const JOURNAL: u8 = 30;
     /// A bucket's `bucket.json`.

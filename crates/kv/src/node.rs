@@ -21,6 +21,7 @@ use crate::mailbox::{Cookie, Mailbox, Outcome};
 use crate::map_watch::{MapWatch, MapWatchers};
 use crate::piece_queue::PieceQueue;
 use crate::profile::Profile;
+use crate::rendered_map::RenderedMap;
 use crate::replication::Replication;
 use crate::requests::Requests;
 use crate::settings::{BUCKET_NAME, BucketKind, BucketSettings, Limits, NodeSettings, is_bucket_name};
@@ -166,6 +167,8 @@ pub struct Node {
     buckets: RwLock<Buckets>,
     generation: AtomicU64,
     map_watchers: Arc<MapWatchers>,
+    /// The map without a bucket.
+    pub(crate) map: RenderedMap,
     endpoints: OnceLock<Endpoints>,
     users: OnceLock<Users>,
     profile: RwLock<Arc<Profile>>,
@@ -195,6 +198,7 @@ impl Node {
             buckets: RwLock::default(),
             generation: AtomicU64::new(1),
             map_watchers: Arc::default(),
+            map: RenderedMap::default(),
             endpoints: OnceLock::new(),
             users: OnceLock::new(),
             profile: RwLock::default(),

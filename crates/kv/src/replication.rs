@@ -40,6 +40,11 @@ pub fn split_address(text: &str) -> Option<(&str, u16)> {
 }
 
 impl Replication {
+    /// Returns true if a node of this name is configured.
+    pub fn has_peer(&self, name: &str) -> bool {
+        self.peers.iter().any(|peer| *peer.name == *name)
+    }
+
     /// Returns where a node is: one that is configured, or one whose name is an address.
     pub fn find(&self, name: &str) -> Option<PeerNode> {
         if let Some(peer) = self.peers.iter().find(|peer| *peer.name == *name) {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::replication::Replication;
 use crate::topology::{NAME_MAX, Topology, VbState};
+use crate::users::roles::Rights;
 
 /// Highest term.
 pub const TERM_MOST: u64 = (1 << 48) - 1;
@@ -156,11 +157,18 @@ impl RoleChange {
         Ok(change)
     }
 
-    /// Returns true if the source is none of the nodes that an operator has configured. Only whoever may change the
-    /// settings of the node may name it: this one connects there, and logs in.
-    pub fn names_stranger(&self, replication: &Replication) -> bool {
-        let named = self.source.as_ref().and_then(Option::as_deref);
-        named.is_some_and(|name| replication.peers.iter().all(|peer| *peer.name != *name))
+    /// Returns the rights that the change needs. This node connects to the source and logs in there, and clients
+    /// connect to the nodes of a topology with their own logins. So only a full administrator names others than the
+    /// configured peers; `own` is this node's name, which a topology may have.
+    pub fn needs(&self, own: &str, replication: &Replication) -> Rights {
+        let source = self.source.as_ref().and_then(Option::as_deref);
+        let chains = self.topology.iter().flat_map(Topology::chains);
+        let mut named = chains.flatten().flatten().filter(|name| ***name != *own);
+        let has_peer = |name: &str| replication.has_peer(name);
+        match source.is_none_or(has_peer) && named.all(|name| has_peer(name)) {
+            true => Rights::BUCKET,
+            false => Rights::ALL,
+        }
     }
 
     /// Returns what becomes of a role.
@@ -223,6 +231,7 @@ impl Role {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replication::PeerNode;
 
     fn change(json: Value) -> Result<RoleChange, String> {
         RoleChange::from_json(json.as_object().unwrap())
@@ -243,6 +252,25 @@ mod tests {
             assert_eq!(role.takes_over, role.state == VbState::Pending);
         }
         assert_eq!(role.topology.to_string(), r#"[["a","b"]]"#);
+    }
+
+    #[test]
+    fn strangers_are_named_by_full_administrators() {
+        let peer = PeerNode { name: "b".into(), ..PeerNode::default() };
+        let replication = Replication { peers: vec![peer], ..Replication::default() };
+        for (json, needed) in [
+            (json!({ "term": 3, "source": null, "topology": null }), Rights::BUCKET),
+            (json!({ "source": "b", "topology": [["a", "b", null], ["b"]] }), Rights::BUCKET),
+            (json!({ "source": "c" }), Rights::ALL),
+            // A node has no copies of its own.
+            (json!({ "source": "a" }), Rights::ALL),
+            (json!({ "source": "b:11210" }), Rights::ALL),
+            (json!({ "topology": [["a", "c"]] }), Rights::ALL),
+            (json!({ "topology": [["a", "b"], ["c"]] }), Rights::ALL),
+            (json!({ "source": "b", "topology": [["10.0.0.7:11210"]] }), Rights::ALL),
+        ] {
+            assert_eq!(change(json.clone()).unwrap().needs("a", &replication), needed, "{json}");
+        }
     }
 
     #[test]

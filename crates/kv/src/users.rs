@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use parking_lot::RwLock;
-use wire::sasl::{Exchange, Hash, SaslError, ScramKeys, constant_time_eq, scram};
+use wire::sasl::{Channel, Exchange, Hash, SaslError, ScramKeys, constant_time_eq, scram};
 
 use attempts::Attempts;
 pub use attempts::{Caller, LoginFigures, Notice};
@@ -262,11 +262,12 @@ impl Users {
     pub fn start_scram(
         &self,
         hash: Hash,
+        channel: Channel<'_>,
         client_first: &[u8],
         from_loopback: bool,
     ) -> Result<(Exchange, Vec<u8>), SaslError> {
         let nonce = self.nonce();
-        Exchange::start(client_first, &nonce, |name| {
+        Exchange::start(client_first, channel, &nonce, |name| {
             // Made up for everybody, so that it takes as long for a name that exists.
             let salt = self.made_up_salt(hash, name);
             let table = self.table.read();
@@ -454,7 +455,8 @@ mod tests {
         let users = users();
         let challenge = |name: &str| {
             let first = format!("n,,n={name},r=abc");
-            let (_, challenge) = users.start_scram(Hash::Sha256, first.as_bytes(), true).unwrap();
+            let (_, challenge) =
+                users.start_scram(Hash::Sha256, Channel::default(), first.as_bytes(), true).unwrap();
             let text = String::from_utf8(challenge).unwrap();
             let (nonce, salt) = text.split_once(',').unwrap();
             (nonce.to_owned(), salt.to_owned())
@@ -473,7 +475,8 @@ mod tests {
         for name in ["ann", "nobody"] {
             let salts = Hash::ALL.map(|hash| {
                 let first = format!("n,,n={name},r=abc");
-                let (_, challenge) = users.start_scram(hash, first.as_bytes(), true).unwrap();
+                let (_, challenge) =
+                    users.start_scram(hash, Channel::default(), first.as_bytes(), true).unwrap();
                 let text = String::from_utf8(challenge).unwrap();
                 text.split(',').nth(1).unwrap().to_owned()
             });
@@ -558,7 +561,8 @@ mod tests {
     #[test]
     fn a_proof_is_an_attempt_like_a_password() {
         let users = users();
-        let start = || users.start_scram(Hash::Sha256, b"n,,n=ann,r=abc", false).unwrap().0;
+        let start =
+            || users.start_scram(Hash::Sha256, Channel::default(), b"n,,n=ann,r=abc", false).unwrap().0;
         let exchanges: Vec<Exchange> = (0..100).map(|_| start()).collect();
         for exchange in exchanges {
             assert!(users.finish_scram(exchange, b"c=biws,r=abc,p=AAAA", caller("192.0.2.1", 1)).is_err());

@@ -876,3 +876,51 @@ fn a_snapshot_ends_whose_last_item_is_flushed_meanwhile() {
     world.run(&Step::Write { node: 0 });
     world.settle();
 }
+
+/// A document whose CAS no clock shows is copied as it is; the clock of the copy goes on from the time, also after a
+/// restart, and follows the clock of a node that shows a wrong day.
+#[test]
+fn the_clock_of_a_copy_does_not_follow_a_cas_that_is_years_ahead() {
+    // Later than the earliest time that a clock is believed.
+    let now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000 * 1_000_000_000, mono_us: 0 };
+    let day_ns = u64::from(DAY_S) * 1_000_000_000;
+    for (ahead_ns, follows) in [(day_ns, true), (9 * 365 * day_ns, false)] {
+        let disk = SimulatedDisk::new();
+        let mut node = OneNode::new(Some(disk.clone()), 7, now);
+        node.set_role(VbState::Replica, 1, Some("other"));
+        let cas = now.unix_ns + ahead_ns;
+        let version = |seqno, stored_key, kind| {
+            let value = VersionValue::Bytes(b"v");
+            Foreign::Version(Version { seqno, rev: 1, cas, stored_key, value, kind, ..Version::default() })
+        };
+        node.bucket.copy_begun(&mut node.cx, VB, of(1), &[(5, 0)], &Terms::default()).unwrap();
+        for foreign in [
+            Foreign::Snapshot { start: 0, end: 2 },
+            version(1, b"\0k", VersionKind::Document),
+            version(2, b"\0p", VersionKind::Prepare),
+        ] {
+            node.bucket.copy(&mut node.cx, VB, of(1), &foreign).unwrap();
+        }
+        let mut last = 0;
+        for start in 0..3 {
+            node.set_role(VbState::Active, 2 + start, None);
+            let key = Key::plain(b"other");
+            let store =
+                Store { flags: 0, expiry: Expiry::At(0), datatype: 0, value: Value::Bytes(b"v"), new_cas: 0 };
+            let at = node.bucket.locate(key);
+            let set = Mutation { kind: StoreKind::Set, cas: 0, store };
+            let stored = node.bucket.mutate(&mut node.cx, key, at, set).unwrap().cas;
+            assert!(stored > last, "start {start}");
+            assert_eq!(stored > cas, follows, "start {start}: {stored}");
+            assert!(follows || stored < now.unix_ns + day_ns, "start {start}: {stored}");
+            let key = Key::plain(b"k");
+            let seen = node.bucket.read(&mut node.cx, key, node.bucket.locate(key), |document| {
+                document.map(|document| document.cas())
+            });
+            assert_eq!(seen, Ok(Some(cas)), "the document has what it had there");
+            last = stored;
+            node.write();
+            node = OneNode::new(Some(disk.clone()), 8 + start, now);
+        }
+    }
+}

@@ -220,8 +220,13 @@ impl Links {
         Err(failed)
     }
 
-    /// Connects to an address, which `host` has been resolved to.
+    /// Connects to an address, which `host` has been resolved to. Without TLS nobody but this machine is reached: others
+    /// could read what is copied, and relay the login.
     fn reach(&self, address: SocketAddr, host: &str) -> io::Result<Stream> {
+        if self.encryption.is_none() && !address.ip().to_canonical().is_loopback() {
+            let why = format!("replication.ca is needed, for TLS: {} is not this machine", address.ip());
+            return Err(io::Error::other(why));
+        }
         let socket = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
         socket.set_nodelay(true)?;
         let stream = Stream::adopt(socket)?;

@@ -272,6 +272,7 @@ impl Worker {
                 login_required: greeting.login_required,
                 loopback: address.ip().to_canonical().is_loopback(),
                 address: Some(address.ip()),
+                end_point: socket.end_point(),
                 connection: id,
                 rules: greeting.rules,
                 client: Some(Arc::clone(&client)),
@@ -312,7 +313,7 @@ impl Worker {
         let thread = u16::try_from(self.thread).unwrap_or(u16::MAX);
         let cookie = Cookie { thread, connection: peer.connection, ticket: self.cx.ticket() };
         let copier = Copier::begin(&bucket, &node, cookie, &self.cx)?;
-        let link = Link::new(copier, &self.cx);
+        let link = Link::new(copier, peer.end_point.clone(), &self.cx);
         Some(Session::of_link(Peer { bucket: Some(bucket), ..peer }, &self.limits, link))
     }
 

@@ -132,6 +132,12 @@ impl Peer {
         self.access.everywhere.contain(rights)
     }
 
+    /// Returns true if the user has these rights in the bucket in use, or in parts of it.
+    pub(super) fn may_somewhere(&self, rights: Rights) -> bool {
+        let (Some(standing), Some(bucket)) = (&self.access.standing, &self.bucket) else { return false };
+        standing.roles.somewhere_in(bucket.name()).contain(rights)
+    }
+
     /// Returns true if the user has these rights on a collection of the bucket in use.
     #[inline]
     pub(super) fn may(&self, rights: Rights, collection: u32) -> bool {

@@ -397,7 +397,7 @@ fn execute_other(
     let is_bare = request.header.body_len as usize == request.framing.len();
     match request.header.opcode {
         Opcode::HELLO => return handshake::hello(peer, answer, request, body, cx, out),
-        Opcode::SASL_LIST_MECHS => return handshake::list_mechanisms(answer, is_bare, out),
+        Opcode::SASL_LIST_MECHS => return handshake::list_mechanisms(peer, answer, is_bare, out),
         Opcode::SASL_AUTH => return handshake::authenticate(peer, answer, request, body, cx, out),
         Opcode::SASL_STEP => return handshake::step(peer, answer, request, body, cx, out),
         Opcode::GET_ERROR_MAP => return handshake::error_map(answer, request, body, out),

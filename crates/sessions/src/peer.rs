@@ -73,6 +73,8 @@ pub struct Peer {
     pub loopback: bool,
     /// The peer's address; `None` for a peer on this machine without one.
     pub address: Option<IpAddr>,
+    /// Over TLS: the hash of the server's certificate, to which a login may be bound.
+    pub end_point: Option<Arc<[u8]>>,
     /// The bucket in use.
     pub bucket: Option<Arc<Bucket>>,
     /// Largest value that this port accepts, in bytes.
@@ -103,6 +105,7 @@ impl Peer {
             access: Default::default(),
             loopback: true,
             address: None,
+            end_point: None,
             bucket,
             value_limit,
             rules: Default::default(),

@@ -374,6 +374,21 @@ fn not_my_vbucket_carries_the_map_once_to_those_who_asked() {
     let mut client = ready(&[0x07, 0x12, 0x1e]);
     assert!(!client.ask(on(GET, "a").vbucket(1024)).body.is_empty());
     assert!(client.ask(on(GET, "a").vbucket(1024)).body.is_empty());
+    // A new revision is sent, and once.
+    client.node.note_map_change();
+    assert!(!client.ask(on(GET, "a").vbucket(1024)).body.is_empty());
+    assert!(client.ask(on(GET, "a").vbucket(1024)).body.is_empty());
+}
+
+#[test]
+fn the_map_of_a_bucket_is_sent_after_the_one_without() {
+    let mut client = Client::couchbase();
+    hello(&mut client, &[0x07, 0x12, 0x1e]);
+    log_in(&mut client);
+    assert!(client.ask(frame(GET_CLUSTER_CONFIG)).json().get("name").is_none());
+    client.ask(frame(SELECT_BUCKET).key(b"default"));
+    assert_eq!(client.ask(on(GET, "a").vbucket(1024)).json()["name"], "default");
+    assert!(client.ask(on(GET, "a").vbucket(1024)).body.is_empty());
 }
 
 #[test]

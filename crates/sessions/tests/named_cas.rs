@@ -4,7 +4,7 @@
 
 mod client;
 
-use client::{Client, persistent};
+use client::{Client, Frame, frame, persistent};
 use journal::SimulatedDisk;
 use sessions::Port;
 
@@ -144,4 +144,47 @@ fn a_clock_that_was_set_back_repeats_none() {
         assert!(next > last, "{next} after {last}");
         persistent::flush(&client);
     }
+}
+
+/// A version of another cluster.
+fn with_meta(opcode: u8, cas: u64) -> Frame {
+    let mut extras = [0; 24];
+    extras[8..16].copy_from_slice(&9u64.to_be_bytes());
+    extras[16..].copy_from_slice(&cas.to_be_bytes());
+    let value: &[u8] = if opcode == 0xa8 { b"" } else { b"v" };
+    frame(opcode).key(b"k").extras(&extras).value(value)
+}
+
+#[test]
+fn a_version_of_another_cluster_is_not_ahead_of_the_clock_either() {
+    let disk = SimulatedDisk::new();
+    let mut client = Client::of(persistent::node(&disk, 1), Port::Couchbase);
+    client.open_bucket(&[0x07]);
+    let now_ns = client.cx.now.unix_ns;
+    let store = |client: &mut Client, key: &[u8]| {
+        let answer = client.ask(frame(0x01).key(key).extras(&[0; 8]).value(b"x"));
+        assert_eq!(answer.status, 0);
+        answer.cas
+    };
+    let nine_years = u64::from(9 * YEAR_S) * 1_000_000_000;
+    for named in [now_ns + DRIFT_NS + 1, now_ns + nine_years, u64::MAX - 1] {
+        for opcode in [0xa2, 0xa4, 0xa8] {
+            assert_eq!(client.ask(with_meta(opcode, named)).status, 4, "{opcode:#x} {named}");
+        }
+        let meta = format!("{{\"command\":\"set\",\"cas\":\"{named:#x}\",\"rev_seqno\":\"9\"}}");
+        let length = u32::try_from(meta.len()).unwrap().to_be_bytes();
+        let request = frame(0x4b).key(b"k").extras(&length).value(format!("v{meta}").as_bytes());
+        assert_eq!(client.ask(request).status, 4, "{named}");
+    }
+    assert_eq!(client.ask(frame(0x00).key(b"k")).status, 1);
+    assert!(store(&mut client, b"other") <= now_ns + DRIFT_NS);
+    // The clock of another cluster may be a little ahead.
+    for (opcode, named) in [(0xa2, now_ns + DRIFT_NS - 1), (0xa8, now_ns + DRIFT_NS)] {
+        let answer = client.ask(with_meta(opcode, named));
+        assert_eq!((answer.status, answer.cas), (0, named));
+        assert!((named + 1..named + 10).contains(&store(&mut client, b"other")));
+    }
+    persistent::flush(&client);
+    let mut client = restarted(&disk, client.cx.now);
+    assert!((now_ns..now_ns + 2 * DRIFT_NS).contains(&cas_of_store(&mut client, "other")));
 }

@@ -131,10 +131,17 @@ fn requests(collection: u8) -> Vec<(&'static str, &'static str, Frame)> {
             WRITE_SYSTEM,
             at_path(0xc8, collection, "_a", true, "1"),
         ),
+        ("SUBDOC_DICT_ADD", BOTH, at_path(0xc7, collection, "o", false, "1")),
+        ("SUBDOC_DICT_ADD of an attribute", BOTH, at_path(0xc7, collection, "b", true, "1")),
+        ("SUBDOC_ARRAY_ADD_UNIQUE", BOTH, at_path(0xce, collection, "n", false, "1")),
         ("SUBDOC_COUNTER", BOTH, at_path(0xcf, collection, "n", false, "1")),
         ("SUBDOC_MULTI_LOOKUP", READ, multi(0xd0, collection, 0xc5, "n", "")),
         ("SUBDOC_MULTI_MUTATION", WRITE, multi(0xd1, collection, 0xc8, "m", "1")),
         ("SUBDOC_MULTI_MUTATION that counts", BOTH, multi(0xd1, collection, 0xcf, "n", "1")),
+        ("SUBDOC_MULTI_MUTATION that adds", BOTH, multi(0xd1, collection, 0xc7, "o", "1")),
+        ("SUBDOC_MULTI_MUTATION that adds to a set", BOTH, multi(0xd1, collection, 0xce, "n", "1")),
+        // It answers with flags and expiry of what was there.
+        ("RETURN_META", BOTH, on(0xb2, collection).extras(&[0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0])),
         ("RANGE_SCAN_CREATE", READ, frame(0xda).vbucket(vbucket).value(scan.as_bytes())),
         ("GET_KEYS", READ, on(0xb8, collection)),
         ("GET_RANDOM_KEY", READ, frame(0xb6).extras(&u32::from(collection).to_be_bytes())),
@@ -153,6 +160,8 @@ fn bucket_requests() -> Vec<(&'static str, &'static str, Frame)> {
         ("STAT reset", BUCKET, frame(0x10).key(b"reset")),
         ("SET_VBUCKET", BUCKET, frame(0x3d).vbucket(7).extras(&[1])),
         ("DEL_VBUCKET", BUCKET, frame(0x3f).vbucket(7)),
+        // The last: the connection is one for streams from then on.
+        ("DCP_OPEN", READ_SYSTEM, frame(0x50).key(b"stream").extras(&[0, 0, 0, 0, 0, 0, 0, 1])),
     ]
 }
 
@@ -328,6 +337,71 @@ fn large_values_are_refused_before_they_are_received() {
     assert_eq!(client.ask(large).status, EACCESS);
     assert_eq!(client.ask(on(0x00, 0)).body, b"{\"n\":1}");
     assert_eq!(admin.ask(on(0x00, 0)).status, 0);
+}
+
+#[test]
+fn a_scan_is_for_the_user_who_created_it() {
+    let mut admin = administrator();
+    let mut clients = ["eve", "bob", "eve"].map(|name| {
+        keep(&admin, name, "data_reader[default:s:c]");
+        let mut client = admin.beside(1);
+        assert_eq!(enter(&mut client, name), 0);
+        client
+    });
+    let vbucket = (crc32fast::hash(b"k") >> 16) as u16 & 0x3ff;
+    let scan = "{\"collection\":\"8\",\"range\":{\"start\":\"AA==\",\"end\":\"/w==\"}}";
+    let mut create = |client: &mut Client| -> [u8; 16] {
+        assert_eq!(admin.ask(set(8)).status, 0);
+        client.ask(frame(0xda).vbucket(vbucket).value(scan.as_bytes())).body.try_into().unwrap()
+    };
+    let [eve, bob, again] = &mut clients;
+    for goes_on in [true, false] {
+        let id = create(eve);
+        let proceed = || frame(0xdb).vbucket(vbucket).extras(&[&id[..], &[0; 12]].concat());
+        let cancel = || frame(0xdc).vbucket(vbucket).extras(&id);
+        assert_eq!((bob.ask(proceed()).status, bob.ask(cancel()).status), (1, 1), "there is none for others");
+        // On any connection of the user.
+        let expected = if goes_on { 0xa7 } else { 0 };
+        assert_eq!(again.ask(if goes_on { proceed() } else { cancel() }).status, expected);
+        assert_eq!(eve.ask(cancel()).status, 1);
+    }
+}
+
+#[test]
+fn a_writer_does_not_learn_which_paths_a_document_has() {
+    let mut admin = administrator();
+    keep(&admin, "eve", "data_writer[default]");
+    let mut client = admin.beside(1);
+    assert_eq!(enter(&mut client, "eve"), 0);
+    // The second edit never succeeds, so that the first leaves no trace.
+    let probe = |path: &str| {
+        let mut body = Vec::new();
+        for (opcode, path, value) in [(0xc9, path, ""), (0xca, "missing", "1")] {
+            body.extend([opcode, 0]);
+            body.extend(u16::try_from(path.len()).unwrap().to_be_bytes());
+            body.extend(u32::try_from(value.len()).unwrap().to_be_bytes());
+            body.extend(path.bytes().chain(value.bytes()));
+        }
+        on(0xd1, 0).value(&body)
+    };
+    let told = ["n", "m", "n.x"].map(|path| client.ask(probe(path)));
+    for answer in &told {
+        assert_eq!((answer.status, &answer.body), (EACCESS, &told[0].body));
+    }
+    for (opcode, path) in [(0xca, "m"), (0xc9, "m"), (0xc8, "n.x"), (0xcb, "n"), (0xcd, "n[0]")] {
+        let value = if opcode == 0xc9 { "" } else { "1" };
+        let answer = client.ask(at_path(opcode, 0, path, false, value));
+        assert_eq!((answer.status, &answer.body), (EACCESS, &told[0].body), "{opcode:#x} {path}");
+    }
+    // A reader does.
+    keep(&admin, "eve", "data_writer[default],data_reader[default]");
+    assert_eq!(client.ask(probe("n")).body, [1, 0, 0xc0]);
+    assert_eq!(client.ask(probe("m")).body, [0, 0, 0xc0]);
+    assert_eq!(client.ask(at_path(0xc8, 0, "n.x", false, "1")).status, 0xc1);
+    // What can be edited is edited for both.
+    keep(&admin, "eve", "data_writer[default]");
+    assert_eq!(client.ask(at_path(0xca, 0, "n", false, "2")).status, 0);
+    assert_eq!(admin.ask(on(0x00, 0)).body, b"{\"n\":2}");
 }
 
 #[test]

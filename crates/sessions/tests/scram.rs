@@ -32,10 +32,27 @@ fn scram_with(
     password: &[u8],
     meanwhile: impl FnOnce(&Client),
 ) -> (Answer, Vec<u8>) {
+    let binding = ("n,,", &b""[..]);
+    bound(client, hash, mechanism, (user, password), binding, meanwhile)
+        .unwrap_or_else(|answer| panic!("{answer:?}"))
+}
+
+/// The same, with the header of a client, and what it takes the channel to be. An error is the answer to its first
+/// message.
+fn bound(
+    client: &mut Client,
+    hash: Hash,
+    mechanism: &[u8],
+    (user, password): (&str, &[u8]),
+    (header, end_point): (&str, &[u8]),
+    meanwhile: impl FnOnce(&Client),
+) -> Result<(Answer, Vec<u8>), Answer> {
     // As the Couchbase C++ core does: a nonce with spaces.
     let bare = format!("n={user},r=0xffffff85 0x40 0x5c");
-    let challenge = client.ask(frame(SASL_AUTH).key(mechanism).value(format!("n,,{bare}").as_bytes()));
-    assert_eq!(challenge.status, 0x21);
+    let challenge = client.ask(frame(SASL_AUTH).key(mechanism).value(format!("{header}{bare}").as_bytes()));
+    if challenge.status != 0x21 {
+        return Err(challenge);
+    }
     let challenge = String::from_utf8(challenge.body).unwrap();
     let mut parts = challenge.split(',');
     let nonce = parts.next().unwrap();
@@ -56,7 +73,8 @@ fn scram_with(
         }
     };
     let client_key = hash.hmac(&salted, &[b"Client Key"]);
-    let without_proof = format!("c=biws,{nonce}");
+    let binding = BASE64.encode([header.as_bytes(), end_point].concat());
+    let without_proof = format!("c={binding},{nonce}");
     let signed = format!("{bare},{challenge},{without_proof}");
     let signature = hash.hmac(&digest(&client_key), &[signed.as_bytes()]);
     let proof: Vec<u8> = client_key.iter().zip(&signature).map(|(a, b)| a ^ b).collect();
@@ -64,7 +82,46 @@ fn scram_with(
     let server_key = hash.hmac(&salted, &[b"Server Key"]);
     let expected = format!("v={}", BASE64.encode(hash.hmac(&server_key, &[signed.as_bytes()])));
     meanwhile(client);
-    (client.ask(frame(SASL_STEP).key(mechanism).value(last.as_bytes())), expected.into_bytes())
+    Ok((client.ask(frame(SASL_STEP).key(mechanism).value(last.as_bytes())), expected.into_bytes()))
+}
+
+#[test]
+fn a_login_is_bound_to_the_certificate() {
+    const HEADER: &str = "p=tls-server-end-point,,";
+    let user = ("Administrator", &b"password"[..]);
+    for (end_point, names) in [
+        (None, "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN"),
+        (
+            Some(&b"ours"[..]),
+            "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN SCRAM-SHA512-PLUS SCRAM-SHA256-PLUS",
+        ),
+    ] {
+        let mut client = Client::couchbase();
+        client.session.peer.end_point = end_point.map(Into::into);
+        assert_eq!(client.ask(frame(0x20)).body, names.as_bytes());
+        for (hash, plain, plus) in [
+            (Hash::Sha512, &b"SCRAM-SHA512"[..], &b"SCRAM-SHA512-PLUS"[..]),
+            (Hash::Sha256, b"SCRAM-SHA256", b"SCRAM-SHA256-PLUS"),
+        ] {
+            let mut status =
+                |mechanism, binding| match bound(&mut client, hash, mechanism, user, binding, |_| {}) {
+                    Ok((answer, expected)) => {
+                        assert!(answer.status != 0 || answer.body == expected);
+                        answer.status
+                    }
+                    Err(answer) => answer.status,
+                };
+            let has_tls = end_point.is_some();
+            assert_eq!(status(plus, (HEADER, b"ours")), if has_tls { 0 } else { 0x20 });
+            // Somebody in between has shown another certificate.
+            assert_eq!(status(plus, (HEADER, b"theirs")), 0x20);
+            assert_eq!(status(plus, (HEADER, b"")), 0x20);
+            assert_eq!(status(plus, ("n,,", b"")), 0x20);
+            assert_eq!(status(plain, (HEADER, b"ours")), 0x20);
+            assert_eq!(status(plain, ("n,,", b"")), 0);
+            assert_eq!(status(plain, ("y,,", b"")), if has_tls { 0x20 } else { 0 }, "it could be bound");
+        }
+    }
 }
 
 #[test]

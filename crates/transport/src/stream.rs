@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mio::event::Source;
@@ -59,8 +60,9 @@ impl Stream {
     pub fn into_tls(self, tls: &ServerTls) -> io::Result<Self> {
         match self.0 {
             Socket::Tcp(socket) => {
-                let session = Session::server(tls.config()).map_err(io::Error::other)?;
-                Ok(Self(Socket::Tls(Box::new(Tls::new(socket, session)))))
+                let (config, end_point) = tls.current();
+                let session = Session::server(config).map_err(io::Error::other)?;
+                Ok(Self(Socket::Tls(Box::new(Tls::new(socket, session, Some(end_point))))))
             }
             other => Ok(Self(other)),
         }
@@ -78,7 +80,7 @@ impl Stream {
                     Err(_) => socket.peer_addr()?.ip().into(),
                 };
                 let session = Session::client(tls.config(), name).map_err(io::Error::other)?;
-                Ok(Self(Socket::Tls(Box::new(Tls::new(socket, session)))))
+                Ok(Self(Socket::Tls(Box::new(Tls::new(socket, session, None)))))
             }
             other => Ok(Self(other)),
         }
@@ -124,6 +126,14 @@ impl Stream {
             _ => &[],
         };
         chain.iter().map(|certificate| certificate.as_ref())
+    }
+
+    /// The hash of the server's certificate to which a login may be bound; `None` without TLS.
+    pub fn end_point(&self) -> Option<Arc<[u8]>> {
+        match &self.0 {
+            Socket::Tls(tls) => tls.end_point(),
+            _ => None,
+        }
     }
 
     fn tcp(&self) -> Option<&TcpStream> {

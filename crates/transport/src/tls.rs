@@ -24,6 +24,7 @@ pub(crate) mod words;
 use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
+use std::sync::Arc;
 
 use mio::net::TcpStream;
 
@@ -56,6 +57,8 @@ thread_local! {
 pub(crate) struct Tls {
     pub(crate) socket: TcpStream,
     session: Session,
+    /// The hash of the certificate that the client is shown; `None` if this side is the client.
+    shown: Option<Arc<[u8]>>,
     /// The beginning of an incomplete record.
     incoming: Vec<u8>,
     /// Decrypted data that has not been taken yet, from `plain_start` on.
@@ -77,10 +80,12 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    pub(crate) fn new(socket: TcpStream, session: Session) -> Self {
+    /// `shown`: the hash of the certificate that the client is shown.
+    pub(crate) fn new(socket: TcpStream, session: Session, shown: Option<Arc<[u8]>>) -> Self {
         let mut this = Self {
             socket,
             session,
+            shown,
             incoming: Vec::new(),
             plain: Vec::new(),
             plain_start: 0,
@@ -128,6 +133,12 @@ impl Tls {
     /// The certificate of the peer, and its chain.
     pub(crate) fn peer_certificates(&self) -> &[rustls::pki_types::CertificateDer<'static>] {
         self.session.peer_certificates()
+    }
+
+    /// The hash of the server's certificate.
+    pub(crate) fn end_point(&self) -> Option<Arc<[u8]>> {
+        let presented = || self.peer_certificates().first().map(|der| certificate::end_point(der));
+        self.shown.clone().or_else(presented)
     }
 
     /// Size of its buffers in bytes.

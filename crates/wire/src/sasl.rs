@@ -1,5 +1,8 @@
 //! SASL: PLAIN (RFC 4616) and SCRAM with SHA-1, SHA-256 and SHA-512 (RFC 5802, RFC 7677); of SCRAM both sides.
 //!
+//! Over TLS, SCRAM may be bound to the channel ([`Channel`]): a login is then worth nothing on a connection to a server
+//! with another certificate, to which somebody in between would relay it.
+//!
 //! There is no clock and no source of randomness here: salts and server nonces are arguments. All secrets are compared
 //! in constant time.
 
@@ -9,7 +12,7 @@ pub mod scram;
 
 pub use client::{ClientExchange, Expected};
 pub use plain::Plain;
-pub use scram::{Exchange, Hash, ScramKeys};
+pub use scram::{Channel, Exchange, Hash, ScramKeys};
 
 /// Why a login attempt fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -17,9 +20,12 @@ pub enum SaslError {
     /// The message does not follow the mechanism's grammar.
     #[error("malformed SASL message")]
     Malformed,
-    /// The client insists on channel binding, an authorization identity or an extension that we do not support.
+    /// The client insists on an authorization identity, an extension or a channel binding that we do not support.
     #[error("unsupported SASL option")]
     Unsupported,
+    /// A server's salt or number of rounds that no honest one has.
+    #[error("the server's salt or number of rounds is implausible")]
+    Implausible,
     /// Nonce or channel-binding data differ from what was agreed.
     #[error("SASL exchange does not match")]
     Mismatch,
@@ -35,10 +41,15 @@ pub enum Mechanism {
     Plain,
     /// Challenge and response.
     Scram(Hash),
+    /// The same, bound to the channel.
+    ScramPlus(Hash),
 }
 
 impl Mechanism {
-    /// All mechanisms, strongest first.
+    /// Those that are bound to a channel, strongest first.
+    pub const BOUND: [Self; 2] = [Self::ScramPlus(Hash::Sha512), Self::ScramPlus(Hash::Sha256)];
+
+    /// All others, strongest first.
     pub const ALL: [Self; 4] =
         [Self::Scram(Hash::Sha512), Self::Scram(Hash::Sha256), Self::Scram(Hash::Sha1), Self::Plain];
 
@@ -49,12 +60,15 @@ impl Mechanism {
             Self::Scram(Hash::Sha1) => "SCRAM-SHA1",
             Self::Scram(Hash::Sha256) => "SCRAM-SHA256",
             Self::Scram(Hash::Sha512) => "SCRAM-SHA512",
+            Self::ScramPlus(Hash::Sha1) => "SCRAM-SHA1-PLUS",
+            Self::ScramPlus(Hash::Sha256) => "SCRAM-SHA256-PLUS",
+            Self::ScramPlus(Hash::Sha512) => "SCRAM-SHA512-PLUS",
         }
     }
 
     /// The mechanism a client names.
     pub fn from_name(name: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|mechanism| mechanism.name().as_bytes() == name)
+        Self::ALL.into_iter().chain(Self::BOUND).find(|mechanism| mechanism.name().as_bytes() == name)
     }
 }
 

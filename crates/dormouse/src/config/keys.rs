@@ -688,8 +688,8 @@ pub static REPLICATION: Section<ReplicationSection> = Section {
             default: Raw::Text(""),
             about: "Certificates of the authorities that sign those of the other nodes. With it, this node connects to \
             their KV ports with TLS, and only if their certificates have the hosts of replication.peers; it presents \
-            tls.certificate if they ask for one. SIGHUP reads it again. \"\": what is copied is not encrypted. \
-            Switching needs a restart.",
+            tls.certificate if they ask for one. SIGHUP reads it again. \"\": only nodes on this machine are reached, \
+            without TLS. Switching needs a restart.",
             reload: true,
         },
     ],

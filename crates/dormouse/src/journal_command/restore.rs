@@ -1,6 +1,7 @@
 //! `dormouse journal restore`.
 
-use super::{Progress, bytes_below, name_of, verify};
+use super::verify::{self, Report};
+use super::{Progress, bytes_below, name_of};
 use crate::bucket_store::BucketStore;
 use crate::data_dir::{DataDir, make_directories};
 use crate::text_file::open_regular;
@@ -8,6 +9,9 @@ use anyhow::{Context as _, bail};
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const HOUR_NS: u64 = 3_600 * 1_000_000_000;
 
 pub fn run(backup: &Path, data: &Path) -> anyhow::Result<()> {
     let name = name_of(backup)?;
@@ -17,11 +21,22 @@ pub fn run(backup: &Path, data: &Path) -> anyhow::Result<()> {
     if place.exists() {
         bail!("{}: there is a bucket of this name already; delete it or move it away", place.display());
     }
-    let (report, damages) = verify::report(backup)?;
-    crate::print(&report)?;
+    let Report { text, damages, max_cas } = verify::report(backup)?;
+    crate::print(&text)?;
     if damages > 0 {
         bail!(
             "{}: the backup is damaged, and was not restored; to serve what is whole of it, copy it to {} yourself",
+            backup.display(),
+            place.display()
+        );
+    }
+    let unix_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let unix_ns = u64::try_from(unix_ns).unwrap_or(u64::MAX);
+    if kv::cas_is_ahead(max_cas, unix_ns) {
+        let hours = max_cas.saturating_sub(unix_ns) / HOUR_NS;
+        bail!(
+            "{}: its CAS is {hours} h ahead of this machine's clock, and that of a node that serves it would go on \
+             there; it was not restored. Set the clock, or, to serve it all the same, copy it to {} yourself",
             backup.display(),
             place.display()
         );

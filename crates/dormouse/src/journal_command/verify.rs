@@ -8,9 +8,19 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// What verifying finds.
+pub struct Report {
+    /// A line for each shard and each damage.
+    pub text: String,
+    /// The number of damages.
+    pub damages: usize,
+    /// The highest CAS, above which the clock of a node that serves it goes on.
+    pub max_cas: u64,
+}
+
 pub fn run(directory: &Path) -> anyhow::Result<()> {
-    let (report, damages) = report(directory)?;
-    crate::print(&report)?;
+    let Report { text, damages, .. } = report(directory)?;
+    crate::print(&text)?;
     match damages {
         0 => Ok(()),
         1 => bail!("{}: damaged in one place", directory.display()),
@@ -38,12 +48,12 @@ fn list_strange(text: &mut String, strange: &[PathBuf]) -> usize {
     strange.len()
 }
 
-/// Returns a line for each shard and each damage, and the number of damages.
-pub fn report(directory: &Path) -> anyhow::Result<(String, usize)> {
+/// Verifies the journals of a bucket, or one of them.
+pub fn report(directory: &Path) -> anyhow::Result<Report> {
     let (disk, mut buffer, mut progress) =
         (RealDisk::default(), Buffer::default(), Progress::new("verifying"));
     let (all_bytes, mut before_bytes) = (bytes_below(directory), 0);
-    let (mut text, mut damages) = (String::new(), 0);
+    let (mut text, mut damages, mut max_cas) = (String::new(), 0, 0);
     let shards = shards(directory)?;
     if shards.first().is_none_or(|shard| shard.directory != directory) {
         damages += list_strange(&mut text, &strange_files(directory, true));
@@ -64,6 +74,7 @@ pub fn report(directory: &Path) -> anyhow::Result<(String, usize)> {
         };
         before_bytes += verified.bytes;
         damages += verified.damage.len();
+        max_cas = verified.max_cas.max(max_cas);
         let end = match (verified.torn_bytes, verified.is_clean) {
             (0, true) => "closed by a clean stop".to_owned(),
             (0, false) if verified.is_ended => "complete up to the end in its manifest: a backup".to_owned(),
@@ -85,5 +96,5 @@ pub fn report(directory: &Path) -> anyhow::Result<(String, usize)> {
             let _ = writeln!(text, "DAMAGE {damage}");
         }
     }
-    Ok((text, damages))
+    Ok(Report { text, damages, max_cas })
 }

@@ -37,6 +37,8 @@ pub enum Dumped<'a> {
         is_sealed: bool,
         /// Bytes after the last batch that counts, without its footer.
         torn_bytes: u64,
+        /// The highest CAS of its batches, or in its footer.
+        max_cas: u64,
     },
     /// A batch begins.
     Batch {
@@ -120,7 +122,8 @@ fn show_segment<F: File>(
     let scan = looked.scan.unwrap_or_default();
     let torn_bytes = if is_sealed { 0 } else { torn_bytes(segment, looked.end, buffer)? };
     let identity = segment.header.map(|header| header.identity);
-    visit(Dumped::Segment { path, identity, bytes: segment.length, is_sealed, torn_bytes });
+    let (bytes, max_cas) = (segment.length, looked.max_cas);
+    visit(Dumped::Segment { path, identity, bytes, is_sealed, torn_bytes, max_cas });
     looked.damage.iter().for_each(|damage| visit(Dumped::Damage(damage)));
     let (mut runs, mut long) = (scan.runs.iter().peekable(), Vec::new());
     for batch in &scan.batches {

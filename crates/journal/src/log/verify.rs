@@ -26,6 +26,8 @@ pub struct Verified {
     pub runs: u64,
     /// Their records, the readable ones.
     pub records: u64,
+    /// The highest CAS that opening it would find.
+    pub max_cas: u64,
     /// The last operation was to close it.
     pub is_clean: bool,
     /// Its manifest records where it ends: nothing was written since it was closed or copied.
@@ -50,13 +52,14 @@ pub fn verify_with_progress<D: Disk>(
     let mut verified = Verified { is_clean: true, ..Verified::default() };
     dump(disk, directory, buffer, has_begun, &mut |dumped| match dumped {
         Dumped::Manifest { is_ended, .. } => verified.is_ended = is_ended,
-        Dumped::Segment { identity, bytes, is_sealed, torn_bytes, .. } => {
+        Dumped::Segment { identity, bytes, is_sealed, torn_bytes, max_cas, .. } => {
             show(&verified);
             verified.identity = verified.identity.or(identity);
             verified.segments += 1;
             verified.sealed_segments += u64::from(is_sealed);
             verified.bytes += bytes;
             verified.torn_bytes += torn_bytes;
+            verified.max_cas = verified.max_cas.max(max_cas);
             verified.is_clean = false;
         }
         Dumped::Batch { is_close, .. } => {

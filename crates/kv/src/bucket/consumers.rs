@@ -1,4 +1,4 @@
-//! The connections that follow a bucket, by their names: of each name there is one.
+//! The connections that follow a bucket, by their names: a user has one of each name.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -16,6 +16,8 @@ pub(super) type Consumers = Ranked<Vec<Weak<Consumer>>, { rank::CONSUMERS }>;
 /// A connection that follows a bucket, as other threads see it.
 #[derive(Debug)]
 pub struct Consumer {
+    /// Who follows.
+    pub user: Arc<str>,
     /// The consumer's name for it.
     pub name: Box<[u8]>,
     /// Since when it follows, in unix seconds.
@@ -44,16 +46,24 @@ pub struct ConsumerFigures {
 }
 
 impl Consumer {
-    /// Returns true if another connection has its name now.
+    /// Returns true if another connection of its user has its name now.
     pub fn is_replaced(&self) -> bool {
         self.is_replaced.load(Relaxed)
     }
 }
 
 impl Bucket {
-    /// Notes that a connection will follow. An older one of the same name is called, to find that it is replaced.
-    pub fn add_consumer(&self, cx: &mut ThreadContext, name: &[u8], news: &Arc<News>) -> Arc<Consumer> {
+    /// Notes that a connection will follow. An older one of the same user and name is called, to find that it is
+    /// replaced.
+    pub fn add_consumer(
+        &self,
+        cx: &mut ThreadContext,
+        user: Arc<str>,
+        name: &[u8],
+        news: &Arc<News>,
+    ) -> Arc<Consumer> {
         let consumer = Arc::new(Consumer {
+            user,
             name: name.into(),
             created_s: cx.now.unix_s,
             figures: ConsumerFigures::default(),
@@ -64,7 +74,7 @@ impl Bucket {
         let mut consumers = self.following.consumers.lock();
         consumers.retain(|one| {
             let Some(one) = one.upgrade() else { return false };
-            let is_same = one.name == consumer.name;
+            let is_same = one.name == consumer.name && one.user == consumer.user;
             if is_same {
                 replaced = Some(one);
             }

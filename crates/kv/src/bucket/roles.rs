@@ -63,7 +63,7 @@ impl Bucket {
                     sync.monitor.begin_term(began_at);
                 }
                 (sync.role, sync.copied) = (setting.role, setting.copied);
-                self.has_roles.store(true, Relaxed);
+                self.role_changes.fetch_add(1, Relaxed);
                 self.count_inactive(true, sync.role.state == VbState::Active);
             }
             if !locked.is_inactive() {
@@ -145,7 +145,13 @@ impl Bucket {
 
     /// Returns true if every vBucket has the role that it has by itself, as far as is known without a look at each.
     pub(crate) fn has_default_roles(&self) -> bool {
-        !self.has_roles.load(Relaxed)
+        self.role_changes() == 0
+    }
+
+    /// Returns how often roles have been set, or were read from disk.
+    pub(crate) fn role_changes(&self) -> u64 {
+        // ORDERING: a role is counted under the lock of its vBucket, under which it is read then.
+        self.role_changes.load(Relaxed)
     }
 
     /// Returns how many vBuckets were active before the start, and are pending now, since other nodes may have more.
@@ -246,7 +252,7 @@ impl Bucket {
         locked.note_state();
         let version = locked.state_version();
         let (was_active, is_active) = (before.state == VbState::Active, role.state == VbState::Active);
-        self.has_roles.store(true, Relaxed);
+        self.role_changes.fetch_add(1, Relaxed);
         self.drop_collected(locked);
         let sync = locked.sync_writes_mut();
         if has_topology {

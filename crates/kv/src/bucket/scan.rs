@@ -5,10 +5,12 @@
 //!   continue  takes the scan out, reads some of its documents, puts it back
 //! ```
 //! The keys are those of the moment of creation; documents are read when they are sent, so they may be newer, and those
-//! that are gone by then are left out. A scan that nobody continues ends after [`LIFETIME_S`].
+//! that are gone by then are left out. A scan that nobody continues ends after [`LIFETIME_S`]. For other users than the
+//! one who created it there is no such scan.
 
 use std::collections::{BinaryHeap, HashMap};
 use std::ops::Bound;
+use std::sync::Arc;
 
 use super::Bucket;
 use crate::index::{self, Hand};
@@ -125,11 +127,20 @@ impl Scan {
     }
 }
 
+/// A scan in the list of all.
+struct Entry {
+    /// Its memory.
+    bytes: u64,
+    /// The user who created it.
+    user: Arc<str>,
+    /// `None` while it is being continued.
+    scan: Option<Scan>,
+}
+
 /// The scans of a bucket.
 #[derive(Default)]
 pub(crate) struct Scans {
-    /// Each with its memory; `None` while it is being continued.
-    by_id: HashMap<ScanId, (u64, Option<Scan>)>,
+    by_id: HashMap<ScanId, Entry>,
     bytes: u64,
     created: u64,
 }
@@ -191,12 +202,12 @@ impl Bucket {
         Ok(keys)
     }
 
-    /// Starts a scan.
+    /// Starts a scan of a user.
     pub fn create_scan(
         &self,
         cx: &mut ThreadContext,
-        vb: VbId,
-        collection: u32,
+        user: &Arc<str>,
+        (vb, collection): (VbId, u32),
         keys_only: bool,
         selection: &Selection,
     ) -> Result<ScanId, ScanError> {
@@ -224,16 +235,16 @@ impl Bucket {
         id[8..].copy_from_slice(&half(2));
         let bytes = scan.keys.memory();
         scans.bytes += bytes;
-        scans.by_id.insert(id, (bytes, Some(scan)));
+        scans.by_id.insert(id, Entry { bytes, user: Arc::clone(user), scan: Some(scan) });
         drop(scans);
         self.doorbell.ring();
         Ok(id)
     }
 
-    /// Takes a scan, to continue it.
-    pub fn take_scan(&self, id: &ScanId) -> Taken {
-        match self.scans.lock().by_id.get_mut(id) {
-            Some((_, scan)) => scan.take().map_or(Taken::Busy, Taken::Scan),
+    /// Takes a scan of a user, to continue it.
+    pub fn take_scan(&self, user: &str, id: &ScanId) -> Taken {
+        match self.scans.lock().by_id.get_mut(id).filter(|entry| *entry.user == *user) {
+            Some(entry) => entry.scan.take().map_or(Taken::Busy, Taken::Scan),
             None => Taken::Missing,
         }
     }
@@ -241,24 +252,26 @@ impl Bucket {
     /// Returns a scan that has more keys. It may have been ended meanwhile.
     pub fn return_scan(&self, id: &ScanId, mut scan: Scan, now_s: u32) {
         scan.until_s = now_s.saturating_add(LIFETIME_S);
-        if let Some((_, place)) = self.scans.lock().by_id.get_mut(id) {
-            *place = Some(scan);
+        if let Some(entry) = self.scans.lock().by_id.get_mut(id) {
+            entry.scan = Some(scan);
         }
     }
 
-    /// Ends a scan, also one that was taken. Returns true if there was one.
-    pub fn end_scan(&self, id: &ScanId) -> bool {
+    /// Ends a scan of a user, also one that was taken. Returns true if there was one.
+    pub fn end_scan(&self, user: &str, id: &ScanId) -> bool {
         let mut scans = self.scans.lock();
-        let Some((bytes, _)) = scans.by_id.remove(id) else { return false };
-        scans.bytes -= bytes;
+        if scans.by_id.get(id).is_none_or(|entry| *entry.user != *user) {
+            return false;
+        }
+        scans.bytes -= scans.by_id.remove(id).map_or(0, |entry| entry.bytes);
         true
     }
 
-    /// Returns the next document that a scan will read: its collection and key.
-    pub fn scan_next(&self, id: &ScanId) -> Option<(u32, Box<[u8]>)> {
+    /// Returns the next document that a scan of a user will read: its collection and key.
+    pub fn scan_next(&self, user: &str, id: &ScanId) -> Option<(u32, Box<[u8]>)> {
         let scans = self.scans.lock();
-        let (_, scan) = scans.by_id.get(id)?;
-        let scan = scan.as_ref().filter(|scan| !scan.keys_only)?;
+        let entry = scans.by_id.get(id).filter(|entry| *entry.user == *user)?;
+        let scan = entry.scan.as_ref().filter(|scan| !scan.keys_only)?;
         Some((scan.collection, scan.key()?.into()))
     }
 
@@ -266,9 +279,9 @@ impl Bucket {
     pub(crate) fn end_old_scans(&self, now_s: u32) {
         let mut scans = self.scans.lock();
         let mut freed = 0;
-        scans.by_id.retain(|_, (bytes, scan)| match scan {
+        scans.by_id.retain(|_, entry| match &entry.scan {
             Some(old) if old.until_s <= now_s => {
-                freed += *bytes;
+                freed += entry.bytes;
                 false
             }
             _ => true,
@@ -278,7 +291,13 @@ impl Bucket {
 
     /// Returns when the first scan is to be ended, in unix seconds.
     pub(crate) fn scans_due_s(&self) -> Option<u32> {
-        self.scans.lock().by_id.values().filter_map(|(_, scan)| scan.as_ref()).map(|scan| scan.until_s).min()
+        self.scans
+            .lock()
+            .by_id
+            .values()
+            .filter_map(|entry| entry.scan.as_ref())
+            .map(|scan| scan.until_s)
+            .min()
     }
 
     /// Returns the first `count` keys of a collection in a vBucket from `start` on, in order.

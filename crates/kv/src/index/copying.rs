@@ -100,7 +100,7 @@ impl Locked<'_> {
         self.forget_prepare(hash);
         self.renumber(None, seqno, location);
         self.enter(Prepared { seqno, hash, location, level });
-        self.note_stored_cas(header.cas);
+        self.follow_cas(header.cas);
         Ok(())
     }
 

@@ -23,7 +23,7 @@ impl Locked<'_> {
             if let Some(old) = old {
                 self.remove(old);
             }
-            self.note_stored_cas(header.cas);
+            self.follow_cas(header.cas);
             return Ok(());
         }
         self.reserve_seqno(seqno)?;
@@ -36,7 +36,7 @@ impl Locked<'_> {
         self.recount(&header);
         self.link(old, hash, collection_of(stored_key), location, &header);
         self.renumber(old_header.map(|old| old.seqno), seqno, location);
-        self.note_stored_cas(header.cas);
+        self.follow_cas(header.cas);
         if is_end {
             self.note_end(seqno);
         }

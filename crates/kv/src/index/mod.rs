@@ -33,6 +33,7 @@ mod wheel;
 pub use audit::Audit;
 pub(crate) use background::Swept;
 pub(crate) use cas::CAS_MOST;
+pub use cas::is_ahead as cas_is_ahead;
 pub(crate) use compressing::{Block, Candidates, Passage};
 pub(crate) use dirty::DirtySet;
 pub use document::{Document, PinnedValue};

@@ -192,7 +192,7 @@ impl Locked<'_> {
     /// Ends the replay: no item is dirty. Unless the end was clean, the present history is `history`, begun at the
     /// highest seqno if there is any other. Returns true if there are flushed items to be reclaimed.
     pub(crate) fn end_replay(&mut self, history: u64, is_clean: bool, max_cas: u64) -> Result<bool, KvError> {
-        self.note_stored_cas(max_cas);
+        self.resume_cas(max_cas);
         let Some(replay) = self.durable().replay.take() else { return Ok(false) };
         let base = self.durable().base;
         self.rebase(base);
@@ -265,7 +265,7 @@ impl Locked<'_> {
 
     fn note_seqno(&mut self, seqno: u64, cas: u64) {
         self.state.high_seqno = self.state.high_seqno.max(seqno);
-        self.note_stored_cas(cas);
+        self.follow_cas(cas);
     }
 
     fn drop_tombstones(&mut self) {

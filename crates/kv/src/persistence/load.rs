@@ -33,6 +33,7 @@ pub fn waits_for_load(node: &Node) -> bool {
 /// Reads a segment into memory.
 fn load(bucket: &Bucket, cx: &mut NodeContext, (at, segment): Part, buffer: &mut Buffer) {
     let Some(persistence) = bucket.persistence() else { return };
+    let roles = bucket.role_changes();
     let mut loader = Loader { bucket, persistence, shard: at, cx, records: 0 };
     if let Err(error) = segment.replay(buffer, &mut |replayed| loader.take(&replayed)) {
         loader.spoil(&Spoils::Everything);
@@ -41,6 +42,10 @@ fn load(bucket: &Bucket, cx: &mut NodeContext, (at, segment): Part, buffer: &mut
     let records = loader.records;
     persistence.warm_up.records.fetch_add(records, Relaxed);
     persistence.warm_up.segments_done.fetch_add(1, Relaxed);
+    if bucket.role_changes() != roles {
+        // Maps of before show none of these roles.
+        cx.node.note_map_change();
+    }
     cx.end_batch();
 }
 

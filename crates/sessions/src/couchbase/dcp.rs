@@ -55,6 +55,10 @@ pub(super) fn open(
     out: &mut Output,
 ) {
     let Some(bucket) = super::selected(peer, answer, out) else { return };
+    // Streams ask for the rights to what they show.
+    if !peer.may_somewhere(STREAM_RIGHTS) {
+        return super::denied(answer, out);
+    }
     let result = (|| -> Result<(), Refusal> {
         if !body.is_empty() {
             return Err(Refusal::invalid("A consumer of this node is a connection of its own"));
@@ -82,7 +86,8 @@ pub(super) fn open(
             has_json: features.has(Feature::JSON),
         };
         let cookie = peer.cookie(cx);
-        let producer = Producer::new(&bucket, opened.name, settled, cookie, cx);
+        let user = peer.user.clone().unwrap_or_default();
+        let producer = Producer::new(&bucket, (user, opened.name), settled, cookie, cx);
         peer.couchbase.producer = Some(Box::new(producer));
         Ok(())
     })();

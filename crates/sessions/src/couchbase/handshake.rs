@@ -1,10 +1,12 @@
 //! The requests of a connecting client: features, login, error map, bucket, cluster map.
 
+use std::sync::Arc;
+
 use kv::{Compression, NodeContext, cluster_config};
 use wire::binary::{Request, Status};
 use wire::couchbase::feature::{negotiate, requested};
 use wire::couchbase::{Feature, error_map};
-use wire::sasl::{Mechanism, Plain, SaslError};
+use wire::sasl::{Channel, Mechanism, Plain, SaslError};
 
 use super::super::access::may_select;
 use super::super::{Output, Peer};
@@ -46,12 +48,14 @@ pub(super) fn hello(
     answer.value(0, &[], &list, out);
 }
 
-/// SASL_LIST_MECHS.
-pub(super) fn list_mechanisms(answer: &Answer, is_bare: bool, out: &mut Output) {
+/// SASL_LIST_MECHS. Those that are bound to the channel exist over TLS, and come last: old clients take the first.
+pub(super) fn list_mechanisms(peer: &Peer, answer: &Answer, is_bare: bool, out: &mut Output) {
     if !is_bare {
         return answer.not_bare(out);
     }
-    answer.value(0, &[], Mechanism::ALL.map(Mechanism::name).join(" ").as_bytes(), out);
+    let bound = Mechanism::BOUND.into_iter().filter(|_| peer.end_point.is_some());
+    let names: Vec<&str> = Mechanism::ALL.into_iter().chain(bound).map(Mechanism::name).collect();
+    answer.value(0, &[], names.join(" ").as_bytes(), out);
 }
 
 /// SASL_AUTH: the key is the mechanism, the value the client's first message. Discards a login that is in progress or
@@ -83,13 +87,17 @@ pub(super) fn authenticate(
                 Err(error) => deny(answer, &error.to_string(), out),
             }
         }
-        Some(Mechanism::Scram(hash)) => match users.start_scram(hash, body, peer.loopback) {
-            Ok((exchange, challenge)) => {
-                peer.couchbase.login = Some(Box::new(exchange));
-                answer.status_value(Status::AUTH_CONTINUE, &challenge, out);
+        Some(mechanism @ (Mechanism::Scram(hash) | Mechanism::ScramPlus(hash))) => {
+            let is_bound = matches!(mechanism, Mechanism::ScramPlus(_));
+            let channel = Channel { end_point: peer.end_point.as_deref(), is_bound };
+            match users.start_scram(hash, channel, body, peer.loopback) {
+                Ok((exchange, challenge)) => {
+                    peer.couchbase.login = Some(Box::new(exchange));
+                    answer.status_value(Status::AUTH_CONTINUE, &challenge, out);
+                }
+                Err(error) => deny(answer, &error.to_string(), out),
             }
-            Err(error) => deny(answer, &error.to_string(), out),
-        },
+        }
     }
 }
 
@@ -103,7 +111,8 @@ pub(super) fn step(
     out: &mut Output,
 ) {
     let exchange = peer.couchbase.login.take();
-    let is_scram = matches!(Mechanism::from_name(request.key), Some(Mechanism::Scram(_)));
+    let is_scram =
+        matches!(Mechanism::from_name(request.key), Some(Mechanism::Scram(_) | Mechanism::ScramPlus(_)));
     let Some(exchange) = exchange.filter(|_| is_scram) else {
         return deny(answer, "There is no login to continue", out);
     };
@@ -157,6 +166,8 @@ pub(super) fn select_bucket(
     match bucket.filter(|bucket| may_select(peer, bucket)) {
         Some(bucket) => {
             (peer.bucket, peer.lost_bucket) = (Some(bucket), false);
+            // The bucket's map has not been sent, whatever was before.
+            peer.couchbase.map_revision = 0;
             peer.renew_access();
             answer.success(out);
         }
@@ -191,7 +202,7 @@ pub(super) fn cluster_config(
 }
 
 /// The map for this connection, recorded as sent to it.
-pub(super) fn current_map(peer: &mut Peer, cx: &NodeContext) -> String {
+pub(super) fn current_map(peer: &mut Peer, cx: &NodeContext) -> Arc<str> {
     peer.couchbase.map_revision = cx.node.map_revision();
     match peer.bucket.as_deref().filter(|bucket| !bucket.is_gone() && peer.has_access()) {
         Some(bucket) => cluster_config::bucket_level(&cx.node, bucket),

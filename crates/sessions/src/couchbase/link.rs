@@ -96,6 +96,8 @@ struct Refusals {
 pub struct Link {
     copier: Copier,
     replication: Arc<Replication>,
+    /// The hash of the other node's certificate, to which the login is bound.
+    end_point: Option<Arc<[u8]>>,
     /// This node's name.
     node: String,
     phase: Phase,
@@ -135,11 +137,12 @@ pub struct Link {
 }
 
 impl Link {
-    /// A connection that has just been made.
-    pub fn new(copier: Copier, cx: &NodeContext) -> Self {
+    /// A connection that has just been made; over TLS, to a server whose certificate has the hash `end_point`.
+    pub fn new(copier: Copier, end_point: Option<Arc<[u8]>>, cx: &NodeContext) -> Self {
         Self {
             copier,
             replication: cx.node.replication(),
+            end_point,
             node: cx.node.name(),
             phase: Phase::New,
             received: Vec::new(),

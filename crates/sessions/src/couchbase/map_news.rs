@@ -46,10 +46,11 @@ pub(crate) fn tell_of_map(peer: &mut Peer, cx: &NodeContext, out: &mut Output) {
     let (epoch, revision) = (cx.node.map_epoch(), cx.node.map_revision());
     let features = peer.couchbase.features;
     let is_brief = features.has(Feature::CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF);
-    let map = if is_brief { String::new() } else { current_map(peer, cx) };
+    let map = (!is_brief).then(|| current_map(peer, cx));
+    let map = map.as_deref().unwrap_or_default();
     let bucket = peer.bucket.as_deref().filter(|_| peer.has_access());
     let bucket = bucket.map(|bucket| bucket.name()).unwrap_or_default();
     let mut request = Vec::new();
-    MapChange { epoch, revision, bucket, map: &map }.encode(features.has(Feature::JSON), &mut request);
+    MapChange { epoch, revision, bucket, map }.encode(features.has(Feature::JSON), &mut request);
     out.bytes(&request);
 }

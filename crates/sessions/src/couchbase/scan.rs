@@ -125,7 +125,8 @@ pub(super) fn create(
             return answer.error(Status::ETMPFAIL, "The vBucket has not reached the seqno", out);
         }
     }
-    match bucket.create_scan(cx, vb, wanted.collection, wanted.keys_only, &wanted.selection) {
+    let user = user_of(peer);
+    match bucket.create_scan(cx, &user, (vb, wanted.collection), wanted.keys_only, &wanted.selection) {
         Ok(id) => answer.value(0, &[], &id, out),
         Err(ScanError::Empty) => answer.status(Status::KEY_ENOENT, out),
         Err(ScanError::Busy) => {
@@ -135,13 +136,18 @@ pub(super) fn create(
     }
 }
 
+/// Whose scans the peer may continue and cancel.
+fn user_of(peer: &Peer) -> Arc<str> {
+    peer.user.clone().unwrap_or_default()
+}
+
 fn id_of(request: &Request<'_>) -> Option<ScanId> {
     request.extras.first_chunk().copied()
 }
 
 /// The document that a CONTINUE reads first, which must be in memory: its collection and key.
 pub(super) fn next_wanted(peer: &Peer, request: &Request<'_>) -> Option<(u32, Box<[u8]>)> {
-    peer.bucket.as_ref()?.scan_next(&id_of(request)?)
+    peer.bucket.as_ref()?.scan_next(&user_of(peer), &id_of(request)?)
 }
 
 /// RANGE_SCAN_CONTINUE.
@@ -173,7 +179,8 @@ pub(super) fn proceed(
     let limit_ms = u64::from(u32::from_be_bytes([t0, t1, t2, t3]));
     let until_us = if limit_ms == 0 { u64::MAX } else { cx.fresh_us() + limit_ms * 1000 };
     let Some(bucket) = serving(peer, answer, request, cx, out) else { return };
-    let mut scan = match bucket.take_scan(&id) {
+    let user = user_of(peer);
+    let mut scan = match bucket.take_scan(&user, &id) {
         Taken::Scan(scan) if !peer.may(Rights::READ, scan.collection) => {
             let collection = scan.collection;
             bucket.return_scan(&id, scan, cx.now.unix_s);
@@ -211,7 +218,7 @@ pub(super) fn proceed(
                 Err(why) => {
                     out.truncate(mark);
                     unavailable(answer, &bucket, why, out);
-                    bucket.end_scan(&id);
+                    bucket.end_scan(&user, &id);
                     return;
                 }
             }
@@ -221,7 +228,7 @@ pub(super) fn proceed(
     };
     answer.close(&head, status, out);
     if status == Status::RANGE_SCAN_COMPLETE {
-        bucket.end_scan(&id);
+        bucket.end_scan(&user, &id);
     } else {
         bucket.return_scan(&id, scan, cx.now.unix_s);
     }
@@ -307,7 +314,7 @@ pub(super) fn cancel(
         return answer.error(Status::EINVAL, "The extras must be the scan's id, 16 bytes", out);
     };
     let Some(bucket) = serving(peer, answer, request, cx, out) else { return };
-    if bucket.end_scan(&id) {
+    if bucket.end_scan(&user_of(peer), &id) {
         answer.success(out);
     } else {
         answer.error(Status::KEY_ENOENT, "There is no such scan", out);

@@ -74,6 +74,13 @@ impl From<KvError> for Failure {
     }
 }
 
+/// Returns true for edits whose outcome is what the document has: the number of a counter, or whether it has a member
+/// or an element.
+fn tells(verb: Verb) -> bool {
+    use subdocument::Change::{ArrayAddUnique, Counter, DictAdd};
+    matches!(verb, Verb::Change(ArrayAddUnique | Counter | DictAdd))
+}
+
 /// Executes a sub-document request.
 pub(super) fn execute(
     operation: &Operation<'_>,
@@ -103,9 +110,7 @@ pub(super) fn execute(
             return Ok(Executed::Answered);
         }
     }
-    // Its answer has the new number.
-    let reads = request.specs.iter().any(|spec| spec.operation == Verb::Change(subdocument::Change::Counter));
-    if reads && !operation.may(Rights::READ) {
+    if request.specs.iter().any(|spec| tells(spec.operation)) && !operation.may(Rights::READ) {
         super::denied(answer, out);
         return Ok(Executed::Answered);
     }
@@ -271,6 +276,14 @@ fn mutate(
                 }
             }
             Failure::Status(status) => answer.status(status, out),
+            // Which of the paths fails, and why, tells what the document has.
+            Failure::At(..) if !operation.may(Rights::READ) => {
+                answer.error(
+                    Status::EACCESS,
+                    "The document cannot be edited so; only readers learn why",
+                    out,
+                );
+            }
             Failure::At(_, status) if request.is_single => answer.status(status, out),
             Failure::At(index, status) => {
                 let [s0, s1] = status.0.to_be_bytes();

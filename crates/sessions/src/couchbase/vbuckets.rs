@@ -58,11 +58,12 @@ pub(super) fn set(
         Err(context) => return answer.error(Status::EINVAL, &context, out),
     };
     let Some((bucket, vb)) = target(peer, answer, request, cx, out) else { return };
+    let needed = change.needs(&cx.node.name(), &cx.node.replication());
     if !peer.may_everywhere(Rights::BUCKET) {
         return super::denied(answer, out);
     }
-    if change.names_stranger(&cx.node.replication()) && !peer.may_everywhere(Rights::NODE) {
-        let context = "The source must be one of the node's peers, or the user a full administrator";
+    if !peer.may_everywhere(needed) {
+        let context = "Only a full administrator names nodes that are none of this one's peers";
         return answer.error(Status::EACCESS, context, out);
     }
     let has_term = change.term.is_some();

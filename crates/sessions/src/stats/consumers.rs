@@ -58,6 +58,7 @@ fn one(bucket: &Bucket, consumer: &Consumer, emit: &mut dyn FnMut(&str, Argument
     let (figures, streams) = (&consumer.figures, bucket.streams_of(consumer));
     let mut show = |what: &str, value: Arguments<'_>| emit(&format!("eq_dcpq:{name}:{what}"), value);
     show("type", format_args!("producer"));
+    show("user", format_args!("{}", consumer.user));
     show("created", format_args!("{}", consumer.created_s));
     show("pending_disconnect", format_args!("{}", consumer.is_replaced()));
     show("num_streams", format_args!("{}", streams.len()));

@@ -236,7 +236,7 @@ impl Client {
         let cookie = Cookie { thread: 1, connection: 0, ticket: link.cx.ticket() };
         let copier = Copier::begin(&bucket, &peer.into(), cookie, &link.cx).unwrap();
         let peer = Peer::local(Port::Couchbase, Some(bucket), usize::MAX);
-        link.session = Session::of_link(peer, &node.limits(), Link::new(copier, &link.cx));
+        link.session = Session::of_link(peer, &node.limits(), Link::new(copier, None, &link.cx));
         link
     }
 

@@ -12,7 +12,7 @@ use rustls::server::{NoServerSessionStorage, WantsServerCert, WebPkiClientVerifi
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ConfigBuilder, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
-use super::certificate::{first_expiry, to_pem};
+use super::certificate::{end_point, first_expiry, to_pem};
 
 /// Why the files of a configuration cannot be used.
 #[derive(Debug)]
@@ -115,7 +115,8 @@ impl Loaded {
         // Nothing is stored for sessions that are over.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Self { config: Arc::new(config), not_after, chain }
+        let end_point = end_point(chain.first().map(AsRef::as_ref).unwrap_or_default());
+        Self { config: Arc::new(config), not_after, chain, end_point }
     }
 }
 
@@ -168,6 +169,8 @@ pub(super) struct Loaded {
     pub not_after: Option<i64>,
     /// The certificate and its chain.
     pub chain: Vec<CertificateDer<'static>>,
+    /// The certificate's hash; see [`end_point`].
+    pub end_point: Arc<[u8]>,
 }
 
 impl ServerTls {
@@ -197,7 +200,9 @@ impl ServerTls {
         self.loaded.read().chain.iter().map(|certificate| to_pem(certificate)).collect()
     }
 
-    pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.loaded.read().config)
+    /// Returns what a connection that begins now uses, and the hash of the certificate that it is shown.
+    pub(crate) fn current(&self) -> (Arc<ServerConfig>, Arc<[u8]>) {
+        let loaded = self.loaded.read();
+        (Arc::clone(&loaded.config), Arc::clone(&loaded.end_point))
     }
 }

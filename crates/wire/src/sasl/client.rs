@@ -3,36 +3,53 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-use super::scram::Hash;
-use super::{SaslError, constant_time_eq};
+use std::ops::RangeInclusive;
 
-/// How many rounds a client calculates for a server: with fewer, its proof would tell too much of the password.
-const ROUNDS: std::ops::RangeInclusive<u32> = 4_000..=100_000;
-/// Without channel binding or another identity, and the same in base64.
-const GS2_HEADER: &str = "n,,";
-const BINDING: &str = "biws";
+use super::scram::{END_POINT, Hash, ITERATIONS, MESSAGE_MAX};
+use super::{Mechanism, SaslError, constant_time_eq};
+
+/// How many rounds a client calculates for a server. With fewer, its proof would tell too much of the password; more
+/// would take long.
+const ROUNDS: RangeInclusive<u32> = ITERATIONS..=4 * ITERATIONS;
+/// Lengths of a salt, in bytes. With a shorter one, proofs could be looked up that were calculated before.
+const SALT_LENGTHS: RangeInclusive<usize> = 8..=64;
 
 /// A client's login in progress: the first message is sent.
 pub struct ClientExchange {
     hash: Hash,
     first_bare: String,
     nonce: String,
+    is_bound: bool,
+    /// What the server must have seen: the header, and what the login is bound to.
+    binding: Vec<u8>,
 }
 
 /// What the server must prove to know.
 pub struct Expected(Vec<u8>);
 
 impl ClientExchange {
-    /// Begins a login. `nonce` is fresh randomness, printable and without a comma. Returns also the first message.
-    pub fn start(hash: Hash, user: &str, nonce: &str) -> (Self, Vec<u8>) {
+    /// Begins a login, bound to the server's certificate if there is one (`end_point`: its hash). `nonce` is fresh
+    /// randomness, printable and without a comma. Returns also the first message.
+    pub fn start(hash: Hash, user: &str, nonce: &str, end_point: Option<&[u8]>) -> (Self, Vec<u8>) {
         let user = user.replace('=', "=3D").replace(',', "=2C");
         let first_bare = format!("n={user},r={nonce}");
-        let message = format!("{GS2_HEADER}{first_bare}").into_bytes();
-        (Self { hash, first_bare, nonce: nonce.to_owned() }, message)
+        let header = end_point.map_or("n,,".to_owned(), |_| format!("p={END_POINT},,"));
+        let message = format!("{header}{first_bare}").into_bytes();
+        let binding = [header.as_bytes(), end_point.unwrap_or_default()].concat();
+        let (nonce, is_bound) = (nonce.to_owned(), end_point.is_some());
+        (Self { hash, first_bare, nonce, is_bound, binding }, message)
     }
 
-    /// Answers the server's challenge. Takes milliseconds.
+    /// Returns the mechanism.
+    pub fn mechanism(&self) -> Mechanism {
+        if self.is_bound { Mechanism::ScramPlus(self.hash) } else { Mechanism::Scram(self.hash) }
+    }
+
+    /// Answers the server's challenge. Takes milliseconds; nothing is derived if the challenge is implausible.
     pub fn prove(self, challenge: &[u8], password: &[u8]) -> Result<(Vec<u8>, Expected), SaslError> {
+        if challenge.len() > MESSAGE_MAX {
+            return Err(SaslError::Malformed);
+        }
         let challenge = std::str::from_utf8(challenge).map_err(|_| SaslError::Malformed)?;
         let mut attributes = challenge.split(',');
         let mut next =
@@ -43,9 +60,12 @@ impl ClientExchange {
         }
         let salt = BASE64.decode(salt).map_err(|_| SaslError::Malformed)?;
         let iterations = iterations.parse().ok().filter(|rounds| ROUNDS.contains(rounds));
-        let without_proof = format!("c={BINDING},r={nonce}");
+        if !SALT_LENGTHS.contains(&salt.len()) {
+            return Err(SaslError::Implausible);
+        }
+        let without_proof = format!("c={},r={nonce}", BASE64.encode(&self.binding));
         let signed = format!("{},{challenge},{without_proof}", self.first_bare);
-        let keys = self.hash.client_keys(password, &salt, iterations.ok_or(SaslError::Malformed)?);
+        let keys = self.hash.client_keys(password, &salt, iterations.ok_or(SaslError::Implausible)?);
         let signature = self.hash.hmac(&keys.stored, &[signed.as_bytes()]);
         let proof: Vec<u8> = keys.client.iter().zip(&signature).map(|(a, b)| a ^ b).collect();
         let message = format!("{without_proof},p={}", BASE64.encode(proof)).into_bytes();
@@ -63,20 +83,30 @@ impl Expected {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scram::{Exchange, ITERATIONS, ScramKeys};
+    use super::super::scram::{Channel, Exchange, ITERATIONS, ScramKeys};
     use super::*;
 
     #[test]
     fn both_sides_agree_if_the_password_is_right() {
-        for hash in Hash::ALL {
-            for (password, is_right) in [(&b"secret"[..], true), (b"Secret", false)] {
-                let keys = ScramKeys::derive(hash, b"secret", b"salt", ITERATIONS);
-                let (client, first) = ClientExchange::start(hash, "a=b,c", "nonce");
-                let (server, challenge) = Exchange::start(&first, "more", |user| {
+        let certificates = [None, Some(&b"one"[..]), Some(b"another")];
+        let pairs = certificates.map(|client| certificates.map(|server| (client, server))).concat();
+        for (hash, (mine, theirs)) in
+            Hash::ALL.into_iter().flat_map(|hash| pairs.iter().map(move |pair| (hash, *pair)))
+        {
+            for (password, is_right) in [(&b"secret"[..], mine == theirs), (b"Secret", false)] {
+                let keys = ScramKeys::derive(hash, b"secret", b"salt and", ITERATIONS);
+                let (client, first) = ClientExchange::start(hash, "a=b,c", "nonce", mine);
+                let channel = Channel { end_point: theirs, is_bound: mine.is_some() };
+                let started = Exchange::start(&first, channel, "more", |user| {
                     assert_eq!(user, "a=b,c");
                     keys
-                })
-                .unwrap();
+                });
+                // A login without binding is for whoever asks for no more; a bound one is nothing without TLS.
+                let Ok((server, challenge)) = started else {
+                    assert!(mine.is_some() && theirs.is_none());
+                    continue;
+                };
+                let is_right = is_right || mine.is_none() && password == b"secret";
                 let (proof, expected) = client.prove(&challenge, password).unwrap();
                 match server.finish(&proof) {
                     Ok((user, signature)) => {
@@ -91,19 +121,29 @@ mod tests {
     }
 
     #[test]
-    fn a_challenge_that_is_none_is_refused() {
-        for challenge in [
-            &b""[..],
-            b"r=nonce,s=c2FsdA==,i=4096",
-            b"r=other,s=c2FsdA==,i=4096",
-            b"r=nonce1,s=?,i=4096",
-            b"r=nonce1,s=c2FsdA==,i=0",
-            b"r=nonce1,s=c2FsdA==,i=99999999",
-            b"r=nonce1,s=c2FsdA==",
-            b"\xff",
+    fn a_challenge_that_is_none_or_implausible_is_refused() {
+        let (malformed, implausible) = (SaslError::Malformed, SaslError::Implausible);
+        let long = format!("r=nonce1,s={},i=4096", BASE64.encode([7; 65]));
+        let huge = format!("r=nonce1,s={},i=4096", "A".repeat(1 << 20));
+        for (challenge, error) in [
+            ("", malformed),
+            ("r=nonce,s=c2FsdCBhbmQ=,i=4096", SaslError::Mismatch),
+            ("r=other,s=c2FsdCBhbmQ=,i=4096", SaslError::Mismatch),
+            ("r=nonce1,s=?,i=4096", malformed),
+            ("r=nonce1,s=c2FsdCBhbmQ=", malformed),
+            ("r=nonce1,s=c2FsdCBhbmQ=,i=0", implausible),
+            ("r=nonce1,s=c2FsdCBhbmQ=,i=4095", implausible),
+            ("r=nonce1,s=c2FsdCBhbmQ=,i=16385", implausible),
+            ("r=nonce1,s=c2FsdCBhbmQ=,i=99999999999", implausible),
+            ("r=nonce1,s=,i=4096", implausible),
+            ("r=nonce1,s=c2FsdA==,i=4096", implausible),
+            (&long, implausible),
+            (&huge, malformed),
         ] {
-            let (client, _) = ClientExchange::start(Hash::Sha256, "u", "nonce");
-            assert!(client.prove(challenge, b"p").is_err(), "{challenge:?}");
+            let (client, _) = ClientExchange::start(Hash::Sha256, "u", "nonce", None);
+            assert_eq!(client.prove(challenge.as_bytes(), b"p").err(), Some(error), "{challenge:.60}");
         }
+        let (client, _) = ClientExchange::start(Hash::Sha256, "u", "nonce", None);
+        assert!(client.prove(b"\xff", b"p").is_err());
     }
 }

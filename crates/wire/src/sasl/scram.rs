@@ -11,6 +11,9 @@
 //! The server stores [`ScramKeys`], never a password: the salted password yields a client key, of which only the hash
 //! is stored, and a server key. Deriving them costs thousands of hashes and is done once, when a password is set.
 //!
+//! Bound to the channel (the mechanisms whose names end in `-PLUS`), the header is `p=tls-server-end-point,,`, and `c=`
+//! is that and the hash of the server's certificate (RFC 5929), in base64.
+//!
 //! COMPAT: the nonce of the Couchbase C++ core holds spaces (`0x85 0x40 ...`), so messages are split at commas only.
 
 use base64::Engine as _;
@@ -23,8 +26,19 @@ use super::{SaslError, constant_time_eq};
 
 /// Rounds of PBKDF2 for new keys: the least that RFC 7677 allows, and accepted by all SDKs.
 pub const ITERATIONS: u32 = 4096;
-/// Longest client message that is accepted.
-const MESSAGE_MAX: usize = 4096;
+/// Longest message that is accepted.
+pub(super) const MESSAGE_MAX: usize = 4096;
+/// The kind of channel binding, as messages name it.
+pub(super) const END_POINT: &str = "tls-server-end-point";
+
+/// What a login knows of the connection that it is on.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Channel<'a> {
+    /// The hash of the server's certificate; `None` without TLS.
+    pub end_point: Option<&'a [u8]>,
+    /// The mechanism is bound to it.
+    pub is_bound: bool,
+}
 
 /// The hash a SCRAM mechanism is built on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,7 +218,7 @@ struct ClientFirst<'a> {
 }
 
 impl<'a> ClientFirst<'a> {
-    fn parse(message: &'a [u8]) -> Result<Self, SaslError> {
+    fn parse(message: &'a [u8], channel: Channel<'_>) -> Result<Self, SaslError> {
         if message.len() > MESSAGE_MAX {
             return Err(SaslError::Malformed);
         }
@@ -213,10 +227,17 @@ impl<'a> ClientFirst<'a> {
             return Err(SaslError::Malformed);
         };
         let (gs2_header, bare) = message.split_at_checked(second + 1).ok_or(SaslError::Malformed)?;
-        match gs2_header.get(..first) {
-            Some(b"n" | b"y") => {}
+        let is_bound = match gs2_header.get(..first) {
+            Some(b"n") => false,
+            // It could, and has been told that this side cannot.
+            Some(b"y") if channel.end_point.is_some() => return Err(SaslError::Mismatch),
+            Some(b"y") => false,
+            Some([b'p', b'=', kind @ ..]) if kind == END_POINT.as_bytes() => true,
             Some([b'p', b'=', ..]) => return Err(SaslError::Unsupported),
             _ => return Err(SaslError::Malformed),
+        };
+        if is_bound != channel.is_bound {
+            return Err(SaslError::Unsupported);
         }
         // An authorization id (a=...) would mean acting for another user.
         if first + 1 != second {
@@ -263,7 +284,8 @@ fn unescape(name: &[u8]) -> Result<String, SaslError> {
 pub struct Exchange {
     keys: ScramKeys,
     user: String,
-    gs2_header: Vec<u8>,
+    /// What the client must repeat: its header, and what it is bound to.
+    binding: Vec<u8>,
     /// Client-first-bare and server-first, the beginning of the message both sides sign.
     signed: Vec<u8>,
     nonce: Vec<u8>,
@@ -274,10 +296,16 @@ impl Exchange {
     /// [`ScramKeys::impossible`]); `server_nonce` is fresh randomness, printable and without a comma.
     pub fn start(
         client_first: &[u8],
+        channel: Channel<'_>,
         server_nonce: &str,
         keys_of: impl FnOnce(&str) -> ScramKeys,
     ) -> Result<(Self, Vec<u8>), SaslError> {
-        let first = ClientFirst::parse(client_first)?;
+        let first = ClientFirst::parse(client_first, channel)?;
+        let end_point = match (channel.is_bound, channel.end_point) {
+            (false, _) => &[][..],
+            (true, Some(end_point)) => end_point,
+            (true, None) => return Err(SaslError::Unsupported),
+        };
         let user = unescape(first.user)?;
         let keys = keys_of(&user);
         let nonce = [first.nonce, server_nonce.as_bytes()].concat();
@@ -287,7 +315,8 @@ impl Exchange {
         let mut signed = first.bare.to_vec();
         signed.push(b',');
         signed.extend(&challenge);
-        Ok((Self { keys, user, gs2_header: first.gs2_header.to_vec(), signed, nonce }, challenge))
+        let binding = [first.gs2_header, end_point].concat();
+        Ok((Self { keys, user, binding, signed, nonce }, challenge))
     }
 
     /// The keys that the proof is checked with.
@@ -317,7 +346,7 @@ impl Exchange {
             Some([b'r', b'=', nonce @ ..]) => nonce,
             _ => return Err(SaslError::Malformed),
         };
-        if binding != self.gs2_header || !constant_time_eq(nonce, &self.nonce) {
+        if binding != self.binding || !constant_time_eq(nonce, &self.nonce) {
             return Err(SaslError::Mismatch);
         }
         let hash = self.keys.hash;
@@ -340,6 +369,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const UNBOUND: Channel<'_> = Channel { end_point: None, is_bound: false };
     const SHA512_STORED_KEY: &str =
         "/0HobAjy5SWocoXto9Y01mm66KtsLls+Ca0AFKaR+rnrJlVwYv+XjuAR2bI+a4dDffNmz3zUyHR9+Sd9Bn/TMA==";
     const SHA512_SERVER_KEY: &str =
@@ -405,7 +435,7 @@ mod tests {
     fn the_rfcs_own_exchanges() {
         for vector in &VECTORS {
             let (exchange, challenge) =
-                Exchange::start(vector.client_first.as_bytes(), vector.server_nonce, |user| {
+                Exchange::start(vector.client_first.as_bytes(), UNBOUND, vector.server_nonce, |user| {
                     assert_eq!(user, "user");
                     keys(vector, "pencil")
                 })
@@ -422,7 +452,8 @@ mod tests {
             let salt = BASE64.decode(vector.salt).unwrap();
             for keys in [keys(vector, "pencils"), ScramKeys::impossible(vector.hash, &salt, 4096)] {
                 let (exchange, challenge) =
-                    Exchange::start(vector.client_first.as_bytes(), vector.server_nonce, |_| keys).unwrap();
+                    Exchange::start(vector.client_first.as_bytes(), UNBOUND, vector.server_nonce, |_| keys)
+                        .unwrap();
                 assert_eq!(challenge, vector.server_first.as_bytes());
                 assert_eq!(exchange.finish(vector.client_final.as_bytes()), Err(SaslError::Denied));
             }
@@ -448,11 +479,12 @@ mod tests {
     fn sha512_with_a_nonce_of_spaces_and_an_escaped_name() {
         let bare = "n=a=2Cb=3Dc,r=0xffffff85 0x40 0x5c";
         let keys = ScramKeys::derive(Hash::Sha512, b"pa,ss", b"salt", 8);
-        let (exchange, challenge) = Exchange::start(format!("n,,{bare}").as_bytes(), "server", |user| {
-            assert_eq!(user, "a,b=c");
-            keys.clone()
-        })
-        .unwrap();
+        let (exchange, challenge) =
+            Exchange::start(format!("n,,{bare}").as_bytes(), UNBOUND, "server", |user| {
+                assert_eq!(user, "a,b=c");
+                keys.clone()
+            })
+            .unwrap();
         let challenge = String::from_utf8(challenge).unwrap();
         assert!(challenge.starts_with("r=0xffffff85 0x40 0x5cserver,s=c2FsdA==,i=8"));
         let answer = client_final(Hash::Sha512, b"pa,ss", bare, &challenge);
@@ -482,9 +514,38 @@ mod tests {
             ("p=tls-unique,,n=u,r=x", SaslError::Unsupported),
             ("n,,m=ext,n=u,r=x", SaslError::Unsupported),
         ] {
-            let result =
-                Exchange::start(message.as_bytes(), "s", |_| ScramKeys::impossible(Hash::Sha1, b"", 1));
+            let result = Exchange::start(message.as_bytes(), UNBOUND, "s", |_| {
+                ScramKeys::impossible(Hash::Sha1, b"", 1)
+            });
             assert_eq!(result.err(), Some(error), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_header_is_what_channel_and_mechanism_allow() {
+        let start = |header: &str, end_point: Option<&'static [u8]>, is_bound| {
+            let message = format!("{header},,n=u,r=x");
+            let keys = |_: &str| ScramKeys::impossible(Hash::Sha1, b"", 1);
+            Exchange::start(message.as_bytes(), Channel { end_point, is_bound }, "s", keys).err()
+        };
+        let (tls, plain) = (Some(&b"hash"[..]), None);
+        let bound = "p=tls-server-end-point";
+        for (header, end_point, is_bound, error) in [
+            ("n", plain, false, None),
+            ("y", plain, false, None),
+            ("n", tls, false, None),
+            // Somebody in between has hidden that it can be bound.
+            ("y", tls, false, Some(SaslError::Mismatch)),
+            (bound, tls, true, None),
+            (bound, tls, false, Some(SaslError::Unsupported)),
+            (bound, plain, true, Some(SaslError::Unsupported)),
+            (bound, plain, false, Some(SaslError::Unsupported)),
+            ("n", tls, true, Some(SaslError::Unsupported)),
+            ("p=tls-unique", tls, true, Some(SaslError::Unsupported)),
+            ("p=tls-exporter", tls, true, Some(SaslError::Unsupported)),
+            ("p=", tls, true, Some(SaslError::Unsupported)),
+        ] {
+            assert_eq!(start(header, end_point, is_bound), error, "{header} {end_point:?} {is_bound}");
         }
     }
 
@@ -500,10 +561,11 @@ mod tests {
             ("c=eSws,r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,p=AAAA", SaslError::Mismatch),
             ("c=biws,r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,p=AAAA", SaslError::Denied),
         ] {
-            let (exchange, _) = Exchange::start(vector.client_first.as_bytes(), vector.server_nonce, |_| {
-                keys(vector, "pencil")
-            })
-            .unwrap();
+            let (exchange, _) =
+                Exchange::start(vector.client_first.as_bytes(), UNBOUND, vector.server_nonce, |_| {
+                    keys(vector, "pencil")
+                })
+                .unwrap();
             assert_eq!(exchange.finish(client_final.as_bytes()).err(), Some(error), "{client_final}");
         }
     }
@@ -515,10 +577,10 @@ mod tests {
             last in proptest::collection::vec(any::<u8>(), 0..80),
         ) {
             let keys = |_: &str| ScramKeys::impossible(Hash::Sha256, b"salt", 1);
-            if let Ok((exchange, _)) = Exchange::start(&first, "s", keys) {
+            if let Ok((exchange, _)) = Exchange::start(&first, UNBOUND, "s", keys) {
                 let _ = exchange.finish(&last);
             }
-            let (exchange, _) = Exchange::start(b"n,,n=u,r=x", "s", keys).unwrap();
+            let (exchange, _) = Exchange::start(b"n,,n=u,r=x", UNBOUND, "s", keys).unwrap();
             prop_assert!(exchange.finish(&last).is_err());
         }
     }

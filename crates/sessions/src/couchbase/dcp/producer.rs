@@ -171,7 +171,7 @@ pub(crate) struct Producer {
 impl Producer {
     pub(super) fn new(
         bucket: &Arc<Bucket>,
-        name: &[u8],
+        (user, name): (Arc<str>, &[u8]),
         opened: Opened,
         cookie: Cookie,
         cx: &mut NodeContext,
@@ -180,7 +180,7 @@ impl Producer {
         Self {
             opened,
             wanted: Wanted::default(),
-            consumer: bucket.add_consumer(cx, name, &news),
+            consumer: bucket.add_consumer(cx, user, name, &news),
             news,
             bucket: Arc::clone(bucket),
             streams: BTreeMap::new(),

@@ -4,7 +4,7 @@ use kv::NodeContext;
 use wire::binary::{Asked, Opcode, Status};
 use wire::couchbase::Feature;
 use wire::dcp::{Open, open};
-use wire::sasl::{ClientExchange, Expected, Hash, Mechanism};
+use wire::sasl::{ClientExchange, Expected, Hash};
 
 use super::super::dcp::REPLICATION;
 use super::{BUFFER_BYTES, Link, NOOP_INTERVAL_S, Stop};
@@ -69,15 +69,20 @@ impl Link {
                     return Err("no user is configured: see replication.user".to_owned().into());
                 }
                 let nonce = format!("{:016x}{:016x}", cx.node.nonce(), cx.node.nonce());
-                let (exchange, first) = ClientExchange::start(HASH, &self.replication.user, &nonce);
-                let key = Mechanism::Scram(HASH).name().as_bytes();
+                let end_point = self.end_point.as_deref();
+                if self.replication.uses_tls && end_point.is_none() {
+                    return Err("its certificate is not known".to_owned().into());
+                }
+                let (exchange, first) =
+                    ClientExchange::start(HASH, &self.replication.user, &nonce, end_point);
+                let key = exchange.mechanism().name().as_bytes();
                 self.ask(Opcode::SASL_AUTH, &Asked { key, value: &first, ..Asked::default() });
                 Phase::Challenge(exchange)
             }
             (Phase::Challenge(exchange), Opcode::SASL_AUTH) => {
+                let key = exchange.mechanism().name().as_bytes();
                 let proved = exchange.prove(value, self.replication.password.as_bytes());
                 let (proof, expected) = proved.map_err(|error| format!("login: {error}"))?;
-                let key = Mechanism::Scram(HASH).name().as_bytes();
                 self.ask(Opcode::SASL_STEP, &Asked { key, value: &proof, ..Asked::default() });
                 Phase::Proof(expected)
             }

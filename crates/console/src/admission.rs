@@ -31,6 +31,7 @@ use axum::response::{IntoResponse, Response};
 use axum::serve::IncomingStream;
 use kv::Node;
 use kv::client_memory::Holder;
+use kv::users::attempts::next_connection;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -181,7 +182,6 @@ struct Connections {
 #[derive(Default)]
 struct Table {
     states: HashMap<u64, State>,
-    next_id: u64,
 }
 
 impl Connections {
@@ -304,8 +304,7 @@ impl Admission {
         {
             return None;
         }
-        let id = table.next_id;
-        table.next_id += 1;
+        let id = next_connection();
         table.states.insert(id, State::new(address));
         self.connections.report(&table);
         Some(Connection { id, connections: Arc::clone(&self.connections) })
@@ -356,6 +355,11 @@ impl Connection {
             self.connections.report(&table);
         }
         Some(result)
+    }
+
+    /// Its number among all connections that may log in.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// Notes that its client has logged in.

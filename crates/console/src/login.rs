@@ -126,6 +126,7 @@ fn caller(console: &Console, client: &Client) -> Caller {
     Caller {
         address: Some(client.address),
         loopback: client.address.is_loopback(),
+        connection: client.connection.id(),
         mono_us: u64::try_from(console.started.elapsed().as_micros()).unwrap_or(u64::MAX),
     }
 }

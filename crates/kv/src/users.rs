@@ -216,7 +216,7 @@ impl Users {
 
     /// Logs in with a plain password: PLAIN, memcached's ASCII login, HTTP.
     ///
-    /// The same work is done for a wrong password and for an unknown name. Of a caller who is blocked nothing is
+    /// The same work is done for a wrong password and for an unknown name. Of a caller who is refused nothing is
     /// derived.
     pub fn log_in(&self, name: &str, password: &[u8], caller: Caller) -> Option<LoggedIn> {
         let digest = self.digest(name, password);
@@ -233,7 +233,7 @@ impl Users {
         let known = user.as_ref().map(|user| Arc::clone(&user.name));
         let mut is_right = constant_time_eq(&digest, &expected.unwrap_or_default());
         // Not while the table of attempts is held, and not for those who are refused anyway.
-        if !is_right && self.derives.load(Relaxed) && !self.attempts.is_blocked(caller, known.clone()) {
+        if !is_right && self.derives.load(Relaxed) && !self.attempts.is_refused(caller, known.clone()) {
             let salt = self.made_up_salt(LOGIN_HASH, name);
             let made_up = ScramKeys::impossible(LOGIN_HASH, &salt, scram::ITERATIONS);
             is_right = keys.as_ref().unwrap_or(&made_up).verify(password);
@@ -417,7 +417,7 @@ mod tests {
 
     fn caller(address: &str, mono_us: u64) -> Caller {
         let address: std::net::IpAddr = address.parse().unwrap();
-        Caller { address: Some(address), loopback: address.is_loopback(), mono_us }
+        Caller { address: Some(address), loopback: address.is_loopback(), connection: 0, mono_us }
     }
 
     fn named(user: Option<LoggedIn>) -> Option<Arc<str>> {
@@ -554,6 +554,35 @@ mod tests {
         // The entry with many failures is not pushed out by many with one.
         assert_eq!(named(users.log_in("ann", b"s3cret", caller("192.0.2.1", 10_000_000))), None);
     }
+    #[test]
+    fn guessing_keeps_out_no_other_connection_of_the_network() {
+        let users = users();
+        let at = |connection, ms: u64| Caller { connection, ..caller("192.0.2.1", ms * 1000) };
+        for ms in 0..60_000 {
+            for guesser in [1, 2] {
+                assert_eq!(named(users.log_in("ann", b"wrong", at(guesser, ms))), None);
+            }
+            if ms % 100 == 99 {
+                assert!(users.log_in("ann", b"s3cret", at(1000 + ms, ms)).is_some(), "after {ms} ms");
+            }
+        }
+        let LoginFigures { failed, refused } = users.login_figures();
+        // Ten freely, after each delay of up to 4 s one, and the other connection's first.
+        assert!((25..=35).contains(&(failed - refused)), "{}", failed - refused);
+    }
+
+    #[test]
+    fn a_connection_for_each_guess_gains_one_in_a_second() {
+        let users = users();
+        for ms in 0..60_000 {
+            let at = Caller { connection: ms, ..caller("192.0.2.1", ms * 1000) };
+            assert_eq!(named(users.log_in("ann", b"wrong", at)), None);
+        }
+        let LoginFigures { failed, refused } = users.login_figures();
+        assert!((60 + 25..=60 + 38).contains(&(failed - refused)), "{}", failed - refused);
+        assert_eq!(users.attempts.connections(), 4096);
+    }
+
 
     #[test]
     fn a_proof_is_an_attempt_like_a_password() {

@@ -17,7 +17,8 @@ use axum::response::{IntoResponse, Response};
 use kv::replication::PeerNode;
 
 use crate::admission::Client;
-use crate::buckets::on_a_thread;
+use crate::buckets::refused;
+use crate::work::{Lane, Party};
 use crate::{Console, Refusal};
 
 /// Marks a request that another node has sent on.
@@ -36,6 +37,7 @@ const OF_ANSWERS: [header::HeaderName; 2] = [header::CONTENT_TYPE, header::WWW_A
 pub async fn to_active(
     State(console): State<Console>,
     ConnectInfo(client): ConnectInfo<Client>,
+    party: Party,
     path: RawPathParams,
     request: Request,
     next: Next,
@@ -51,9 +53,10 @@ pub async fn to_active(
     else {
         return next.run(request).await;
     };
-    match send_on(&peer.host, port, request).await {
-        Some(response) => response,
-        None => {
+    match send_on(&console, &party, &peer.host, port, request).await {
+        Ok(Some(response)) => response,
+        Err(refusal) => refused(refusal),
+        Ok(None) => {
             let text =
                 format!("{:?}, which makes the change, gives no answer: it may be made\r\n", peer.name);
             (StatusCode::GATEWAY_TIMEOUT, text).into_response()
@@ -61,10 +64,17 @@ pub async fn to_active(
     }
 }
 
-async fn send_on(host: &str, port: u16, request: Request) -> Option<Response> {
+async fn send_on(
+    console: &Console,
+    party: &Party,
+    host: &str,
+    port: u16,
+    request: Request,
+) -> Result<Option<Response>, Refusal> {
     let (head, body) = request.into_parts();
-    let body = to_bytes(body, BYTES_MAX).await.ok()?;
-    let target = head.uri.path_and_query()?;
+    let (Ok(body), Some(target)) = (to_bytes(body, BYTES_MAX).await, head.uri.path_and_query()) else {
+        return Ok(None);
+    };
     let mut text = format!("{} {target} HTTP/1.1\r\nHost: {host}:{port}\r\n", head.method).into_bytes();
     for name in OF_REQUESTS {
         let Some(value) = head.headers.get(&name) else { continue };
@@ -84,9 +94,8 @@ async fn send_on(host: &str, port: u16, request: Request) -> Option<Response> {
         Ok(answer)
     };
     // A thread of its own, while it lasts: it may wait for a name, and for the node.
-    let answer = on_a_thread("dm:send-on", move || Ok::<_, Refusal>(exchange())).await;
-    let answer: std::io::Result<Vec<u8>> = answer.ok()?;
-    parse(&answer.ok()?)
+    let answer: std::io::Result<Vec<u8>> = console.work(Lane::SentOn, party, "dm:send-on", exchange).await?;
+    Ok(answer.ok().and_then(|answer| parse(&answer)))
 }
 
 /// Connects to the first address of a host that answers.

@@ -843,13 +843,15 @@ def test_what_is_no_form_is_refused(root):
     assert state(root) == before
 
 
+# Control characters, those that change the direction of text, those that are invisible.
+UNSEEN = "\x01\x1b\u009b\u061c\u200e\u200f\u202a\u202e\u2066\u2069\u200b\u2060\ufeff\U000e0041"
 FORBIDDEN = "()<>,;:\\\"/[]?={} \t\n\0\x7f\u0085\u00a0"
 
 
 @pytest.mark.parametrize("path", [USERS, GROUPS])
 def test_names_have_no_separators_and_an_end(root, path):
     before = state(root)
-    names = [f"a{character}b" for character in FORBIDDEN] + [*FORBIDDEN, "x" * 129, "é" * 65, "x" * 8000]
+    names = [f"a{character}b" for character in FORBIDDEN + UNSEEN] + [*FORBIDDEN, *UNSEEN, ".", "..", "x" * 129, "é" * 65, "x" * 8000]
     for name in names:
         status, body = root.ask("PUT", f"{path}/{urllib.parse.quote(name, safe='')}", {"password": PASSWORD} if path == USERS else {})
         assert status == 400 and "name" in json.loads(body)["errors"]["_"], (name, status, body)

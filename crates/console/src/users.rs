@@ -10,7 +10,6 @@ use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use kv::users::NAME_MAX;
 use kv::users::kept::{Group, Kept, KeptUser, Keys};
 use kv::users::roles::{ANY, Depth, ROLES, Rights, Role, RoleKind};
 use serde_json::{Map, Value, json};
@@ -290,19 +289,20 @@ fn existing_roles(console: &Console, list: &str) -> Result<Vec<Role>, Refusal> {
 
 /// Refuses what cannot be the name of a user or group.
 pub fn check_name(field: &'static str, name: &str) -> Result<(), Refusal> {
-    let is_allowed = |c: char| !c.is_control() && !c.is_whitespace() && !"()<>,;:\\\"/[]?={}".contains(c);
-    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_allowed) {
-        let reason = format!(
-            "The name must have 1 to {NAME_MAX} bytes, and no spaces, control characters or any of \
-             ()<>,;:\\\"/[]?={{}}"
-        );
+    let is_allowed = |c: char| !c.is_whitespace() && !"()<>,;:\\\"/[]?={}".contains(c);
+    if !kv::users::is_name(name) || !name.chars().all(is_allowed) {
+        let reason =
+            format!("The name must have {}, and no spaces or any of ()<>,;:\\\"/[]?={{}}", kv::users::NAME);
         return Err(invalid(field, reason));
     }
     Ok(())
 }
 
-    party: &Party,
 /// Changes users and groups on a thread of its own, since they are written to disk.
+async fn change(
+    console: Console,
+    party: &Party,
+    f: impl FnOnce(&mut Kept) -> Result<(), Refusal> + Send + 'static,
 ) -> Response {
     change_with(console, party, None, |kept, _| f(kept)).await
 }
@@ -313,12 +313,9 @@ async fn change_with(
     party: &Party,
     password: Option<String>,
     f: impl FnOnce(&mut Kept, Option<Keys>) -> Result<(), Refusal> + Send + 'static,
-async fn change(
-    console: Console,
-    let node = Arc::clone(&console.node);
-    f: impl FnOnce(&mut Kept) -> Result<(), Refusal> + Send + 'static,
 ) -> Response {
     let (control, map_changes) = (Arc::clone(&console.control), console.map_changes.clone());
+    let node = Arc::clone(&console.node);
     let change = move || {
         let keys = password.map(|password| node.users().derive(password.as_bytes()));
         let changed = control.change_users(Box::new(move |kept| f(kept, keys)));
@@ -383,10 +380,10 @@ fn check_other_user(console: &Console, domain: &str, name: &str) -> Result<(), R
 
 const USER_FIELDS: [&str; 4] = ["name", "password", "roles", "groups"];
 
-    party: Party,
 /// `PUT /settings/rbac/users/local/USER`: creates a user, or replaces all but the password, which may be left out.
 pub async fn put(
     state: State<Console>,
+    party: Party,
     identity: Extension<Identity>,
     path: Path<(String, String)>,
     fields: Fields,
@@ -394,20 +391,20 @@ pub async fn put(
     set(state, party, identity, path, fields, false).await
 }
 
-    party: Party,
 /// `PATCH /settings/rbac/users/local/USER`: changes what is given.
 pub async fn patch(
     state: State<Console>,
+    party: Party,
     identity: Extension<Identity>,
     path: Path<(String, String)>,
     fields: Fields,
 ) -> Response {
     set(state, party, identity, path, fields, true).await
 }
-    party: Party,
 
 async fn set(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Path((domain, name)): Path<(String, String)>,
     Form(fields): Fields,
@@ -459,10 +456,10 @@ async fn set(
     .await
 }
 
-    party: Party,
 /// `DELETE /settings/rbac/users/local/USER`. Connections of the user stay, without any rights.
 pub async fn delete(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Path((domain, name)): Path<(String, String)>,
 ) -> Response {
@@ -478,10 +475,10 @@ pub async fn delete(
     .await
 }
 
-    party: Party,
 /// `PUT /settings/rbac/groups/GROUP`: creates or replaces a group.
 pub async fn put_group(
     state: State<Console>,
+    party: Party,
     identity: Extension<Identity>,
     path: Path<String>,
     fields: Fields,
@@ -489,20 +486,20 @@ pub async fn put_group(
     set_group(state, party, identity, path, fields, false).await
 }
 
-    party: Party,
 /// `PATCH /settings/rbac/groups/GROUP`: changes what is given.
 pub async fn patch_group(
     state: State<Console>,
+    party: Party,
     identity: Extension<Identity>,
     path: Path<String>,
     fields: Fields,
 ) -> Response {
     set_group(state, party, identity, path, fields, true).await
 }
-    party: Party,
 
 async fn set_group(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
     Form(fields): Fields,
@@ -537,10 +534,10 @@ async fn set_group(
     .await
 }
 
-    party: Party,
 /// `DELETE /settings/rbac/groups/GROUP`: its members lose its roles.
 pub async fn delete_group(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
 ) -> Response {
@@ -557,10 +554,10 @@ pub async fn delete_group(
     .await
 }
 
-    party: Party,
 /// `POST /controller/changePassword`: of the user who asks; a form with `password`.
 pub async fn change_password(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Form(fields): Fields,
 ) -> Response {

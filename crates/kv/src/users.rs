@@ -34,6 +34,39 @@ pub const DEVELOPMENT_PASSWORD: &str = "password";
 
 /// Longest name of a user, bytes.
 pub const NAME_MAX: usize = 128;
+/// What may be the name of a user or group, in words.
+pub const NAME: &str = "1 to 128 bytes without control characters, or those that are invisible or change the direction of text, \
+    and neither . nor ..";
+
+/// Returns true if a user or group may have this name.
+pub fn is_name(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len())
+        && !matches!(name, "." | "..")
+        && !name.chars().any(|c| c.is_control() || is_invisible(c))
+}
+
+/// Characters that are not seen themselves, or make others be seen elsewhere: two names may look the same.
+const fn is_invisible(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
+}
 
 const SALT_LEN: usize = 16;
 /// Whose keys verify a plain password that has no digest yet.
@@ -420,6 +453,21 @@ mod tests {
         Caller { address: Some(address), loopback: address.is_loopback(), connection: 0, mono_us }
     }
 
+    #[test]
+    fn names_are_what_they_look_like() {
+        for good in
+            ["ann", "ann@realm", "...", ".ann", "\u{440}\u{443}", "\u{5d0}\u{5d1}", "a b", &"x".repeat(128)]
+        {
+            assert!(is_name(good), "{good:?}");
+        }
+        let long = "x".repeat(129);
+        for bad in
+            ["", ".", "..", "a\nb", "a\u{7f}", "a\u{85}", "nna\u{202e}", "\u{2066}ann", "ann\u{200b}", &long]
+        {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+    }
+
     fn named(user: Option<LoggedIn>) -> Option<Arc<str>> {
         user.map(|user| user.name)
     }
@@ -522,6 +570,35 @@ mod tests {
     }
 
     #[test]
+    fn guessing_keeps_out_no_other_connection_of_the_network() {
+        let users = users();
+        let at = |connection, ms: u64| Caller { connection, ..caller("192.0.2.1", ms * 1000) };
+        for ms in 0..60_000 {
+            for guesser in [1, 2] {
+                assert_eq!(named(users.log_in("ann", b"wrong", at(guesser, ms))), None);
+            }
+            if ms % 100 == 99 {
+                assert!(users.log_in("ann", b"s3cret", at(1000 + ms, ms)).is_some(), "after {ms} ms");
+            }
+        }
+        let LoginFigures { failed, refused } = users.login_figures();
+        // Ten freely, after each delay of up to 4 s one, and the other connection's first.
+        assert!((25..=35).contains(&(failed - refused)), "{}", failed - refused);
+    }
+
+    #[test]
+    fn a_connection_for_each_guess_gains_one_in_a_second() {
+        let users = users();
+        for ms in 0..60_000 {
+            let at = Caller { connection: ms, ..caller("192.0.2.1", ms * 1000) };
+            assert_eq!(named(users.log_in("ann", b"wrong", at)), None);
+        }
+        let LoginFigures { failed, refused } = users.login_figures();
+        assert!((60 + 25..=60 + 38).contains(&(failed - refused)), "{}", failed - refused);
+        assert_eq!(users.attempts.connections(), 4096);
+    }
+
+    #[test]
     fn a_networks_addresses_are_one() {
         let users = users();
         for (guesser, same) in [
@@ -554,35 +631,6 @@ mod tests {
         // The entry with many failures is not pushed out by many with one.
         assert_eq!(named(users.log_in("ann", b"s3cret", caller("192.0.2.1", 10_000_000))), None);
     }
-    #[test]
-    fn guessing_keeps_out_no_other_connection_of_the_network() {
-        let users = users();
-        let at = |connection, ms: u64| Caller { connection, ..caller("192.0.2.1", ms * 1000) };
-        for ms in 0..60_000 {
-            for guesser in [1, 2] {
-                assert_eq!(named(users.log_in("ann", b"wrong", at(guesser, ms))), None);
-            }
-            if ms % 100 == 99 {
-                assert!(users.log_in("ann", b"s3cret", at(1000 + ms, ms)).is_some(), "after {ms} ms");
-            }
-        }
-        let LoginFigures { failed, refused } = users.login_figures();
-        // Ten freely, after each delay of up to 4 s one, and the other connection's first.
-        assert!((25..=35).contains(&(failed - refused)), "{}", failed - refused);
-    }
-
-    #[test]
-    fn a_connection_for_each_guess_gains_one_in_a_second() {
-        let users = users();
-        for ms in 0..60_000 {
-            let at = Caller { connection: ms, ..caller("192.0.2.1", ms * 1000) };
-            assert_eq!(named(users.log_in("ann", b"wrong", at)), None);
-        }
-        let LoginFigures { failed, refused } = users.login_figures();
-        assert!((60 + 25..=60 + 38).contains(&(failed - refused)), "{}", failed - refused);
-        assert_eq!(users.attempts.connections(), 4096);
-    }
-
 
     #[test]
     fn a_proof_is_an_attempt_like_a_password() {

@@ -213,3 +213,20 @@ def test_the_journal_can_be_read_and_shortened_without_a_server(tmp_path):
 def test_what_is_no_bucket_is_said_in_one_line(tmp_path, command):
     code, said = journal(command, tmp_path)
     assert code == 1 and said.count("\n") == 1 and str(tmp_path) in said, said
+
+
+# How many backups there may be.
+
+
+def test_a_user_who_manages_a_bucket_fills_no_disk_with_its_backups(tmp_path):
+    with start(tmp_path) as node:
+        form = {"password": "correct-horse", "roles": "bucket_admin[default]"}
+        assert http(node, "PUT", "/settings/rbac/users/local/eve", form)[0] == 200
+        memcached(node).set("key", b"value")
+        wait_all_persisted(node)
+        made = [http(node, "POST", f"{BUCKETS}/default/backup", {"label": f"b{n}"}, login="eve:correct-horse") for n in range(18)]
+        assert [status for status, _ in made] == [200] * 16 + [429] * 2
+        assert "There are 16 backups of this bucket" in made[-1][1]
+        assert len(list((node.data / "node" / "backups" / "default").iterdir())) == 16
+        # Not a user who manages the node.
+        assert http(node, "POST", f"{BUCKETS}/default/backup", {"label": "more"})[0] == 200

@@ -7,6 +7,7 @@ use axum::extract::{Form, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use kv::users::roles::Rights;
 use kv::{
     BUCKET_SETTINGS, Bucket, BucketKind, BucketSetting, BucketSettings, Eviction, SettingKind, SettingValue,
 };
@@ -141,6 +142,7 @@ pub async fn delete(State(console): State<Console>, party: Party, Path(name): Pa
 pub async fn backup(
     State(console): State<Console>,
     party: Party,
+    Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
     Form(fields): Form<Vec<(String, String)>>,
 ) -> Response {
@@ -153,7 +155,9 @@ pub async fn backup(
     }
     let label = label.unwrap_or_else(|| unix_s().to_string());
     let control = Arc::clone(&console.control);
-    let copy = move || control.backup_bucket(&name, &label);
+    // The disk is that of all buckets.
+    let is_bounded = !identity.roles().on_node().contain(Rights::NODE);
+    let copy = move || control.backup_bucket(&name, &label, is_bounded);
     match console.work(Lane::Copies, &party, "dm:backup", copy).await.flatten() {
         Ok(directory) => Json(json!({ "directory": directory })).into_response(),
         Err(refusal) => refused(refusal),

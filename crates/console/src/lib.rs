@@ -181,9 +181,9 @@ pub trait Control: Send + Sync + 'static {
     fn login_required(&self) -> bool;
     /// Creates a bucket within the node's memory.
     fn create_bucket(&self, request: BucketRequest) -> Result<(), Refusal>;
-    /// Copies a persistent bucket while it is served and returns the new directory. May take long; called on its own
-    /// thread.
-    fn backup_bucket(&self, name: &str, label: &str) -> Result<PathBuf, Refusal>;
+    /// Copies a persistent bucket while it is served and returns the new directory. If it `is_bounded`, only so many
+    /// backups of a bucket are made. May take long; called on its own thread.
+    fn backup_bucket(&self, name: &str, label: &str, is_bounded: bool) -> Result<PathBuf, Refusal>;
     /// Changes settings of the allocator, by their names.
     fn set_allocator(&self, fields: &[(String, String)]) -> Result<(), Refusal>;
     /// Writes a heap profile and returns its file. May take long; called on its own thread.

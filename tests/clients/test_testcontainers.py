@@ -543,6 +543,33 @@ def test_until_there_is_an_administrator_nothing_needs_a_login():
         accepted(node.http, "DELETE", "/pools/default/buckets/b")
 
 
+BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"
+
+
+@pytest.mark.parametrize("name, value", [
+    ("Origin", "http://rebound.example:8091"), ("Origin", "null"), ("Referer", "http://rebound.example:8091/"), ("Sec-Fetch-Site", "same-origin"),
+    ("Sec-Fetch-Site", "none"), ("Sec-Fetch-Dest", "empty"), ("User-Agent", BROWSER),
+])
+def test_no_page_in_a_browser_sets_up_a_node(name, value):
+    """A name that is rebound to the node's address makes a page the node's own, whatever it is called."""
+    headers = {"Host": "rebound.example:8091", "X-Requested-With": "script", name: value}
+    with start() as node:
+        for method, path, form in (("POST", "/settings/web", {"username": "eve", "password": "secret-1"}), *CHANGES):
+            status, body = ask(node.http, method, path, form, headers=headers)
+            assert status == 403 and ("administrator" in body or name == "Origin"), (method, path, status, body)
+        for path in READS:
+            assert ask(node.http, "GET", path, headers=headers)[0] == 403, path
+        assert told(node.http, "/pools", login=None)["pools"] == []
+        if name != "Origin":
+            # The page and the health checks show nothing of the node.
+            for path in ("/", "/page/main.js", "/health"):
+                assert ask(node.http, "GET", path, headers=headers)[0] == 200, path
+        set_up(node)
+        own = {**headers, "Host": f"{node.http[0]}:{node.http[1]}"}
+        if name != "Origin" and name != "Referer":
+            assert ask(node.http, "GET", "/pools", login=LOGIN, headers=own)[0] == 200
+
+
 def test_an_administrator_closes_the_node():
     with start() as node:
         accepted(node.http, "POST", "/pools/default/buckets", {"name": "b", "ramQuotaMB": 100})

@@ -1,6 +1,10 @@
 """Persistent buckets are created, kept, copied and deleted over HTTP and by configuration."""
 
 import json
+import os
+import pathlib
+import shutil
+import stat
 import subprocess
 import types
 from datetime import timedelta
@@ -233,3 +237,86 @@ def test_the_journal_can_be_read_and_shortened_without_a_server(tmp_path):
 def test_what_is_no_bucket_is_said_in_one_line(tmp_path, command):
     code, said = journal(command, tmp_path)
     assert code == 1 and said.count("\n") == 1 and str(tmp_path) in said, said
+
+
+# What a backup may consist of.
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A backup."""
+    home = tmp_path_factory.mktemp("backup")
+    with start(home) as node:
+        memcached(node).set("key", b"value")
+        wait_all_persisted(node)
+        status, answer = http(node, "POST", f"{BUCKETS}/default/backup", {"label": "whole"})
+        assert status == 200, answer
+        yield pathlib.Path(json.loads(answer)["directory"])
+
+
+@pytest.fixture
+def backup(whole, tmp_path):
+    """A copy of it that can be changed."""
+    return pathlib.Path(shutil.copytree(whole, tmp_path / "backup"))
+
+
+def parts(directory):
+    return {path.relative_to(directory): path for path in directory.rglob("*")}
+
+
+@pytest.mark.parametrize("where", ["bucket.json", "settings.json", "shard-0/MANIFEST", "shard-0", "notes", "shard-0/notes"])
+def test_no_link_in_a_backup_is_followed(backup, tmp_path, where):
+    elsewhere, link = tmp_path / "elsewhere", backup / where
+    if link.exists():
+        link.rename(elsewhere)
+    else:
+        elsewhere.write_text("a secret")
+    link.symlink_to(elsewhere)
+    code, said = journal("restore", backup, tmp_path / "node")
+    assert code == 1 and f"{link}: a symbolic link" in said, said
+    assert list((tmp_path / "node").glob("buckets/*")) == []
+
+
+def test_only_the_files_of_a_bucket_are_restored(backup, tmp_path):
+    known = set(parts(backup))
+    strange = [backup / "notes", backup / "shard-0" / "id_rsa", backup / "shard-0" / "0.segment", backup / "bucket.json.new", backup / "more" / "bucket.json"]
+    (backup / "more").mkdir()
+    for path in strange:
+        path.write_text("a secret")
+    code, said = journal("restore", backup, tmp_path / "node")
+    assert code == 0, said
+    for path in (*strange[:4], backup / "more"):
+        assert f"{path}: left out" in said, said
+    assert set(parts(tmp_path / "node" / "buckets" / "default")) == known
+
+
+@pytest.mark.parametrize("mode, directory_mode", [(0o600, 0o700), (0o640, 0o750), (0o400, 0o500)])
+def test_a_restored_file_is_no_more_open_than_its_source(backup, tmp_path, mode, directory_mode):
+    for path in parts(backup).values():
+        path.chmod(directory_mode if path.is_dir() else mode)
+    umask = os.umask(0)
+    try:
+        code, said = journal("restore", backup, tmp_path / "node")
+    finally:
+        os.umask(umask)
+    assert code == 0, said
+    for path in parts(tmp_path / "node" / "buckets" / "default").values():
+        expected = directory_mode | 0o700 if path.is_dir() else mode | 0o600
+        assert stat.S_IMODE(path.stat().st_mode) == expected, path
+
+
+# How many backups there may be.
+
+
+def test_a_user_who_manages_a_bucket_fills_no_disk_with_its_backups(tmp_path):
+    with start(tmp_path) as node:
+        form = {"password": "correct-horse", "roles": "bucket_admin[default]"}
+        assert http(node, "PUT", "/settings/rbac/users/local/eve", form)[0] == 200
+        memcached(node).set("key", b"value")
+        wait_all_persisted(node)
+        made = [http(node, "POST", f"{BUCKETS}/default/backup", {"label": f"b{n}"}, login="eve:correct-horse") for n in range(18)]
+        assert [status for status, _ in made] == [200] * 16 + [429] * 2
+        assert "There are 16 backups of this bucket" in made[-1][1]
+        assert len(list((node.data / "node" / "backups" / "default").iterdir())) == 16
+        # Not a user who manages the node.
+        assert http(node, "POST", f"{BUCKETS}/default/backup", {"label": "more"})[0] == 200

@@ -1,6 +1,7 @@
 """A full disk: writers get a temporary failure, readers are served, and once there is space again, service resumes by
 itself."""
 
+import os
 import socket
 import threading
 import time
@@ -9,6 +10,7 @@ import pytest
 
 from tests.frames import AMBIGUOUS, DELETE, NOT_FOUND, SUCCESS, TEMPORARY_FAILURE
 
+from .bucket import http
 from .peer import PERSIST_TO_MAJORITY, Peer
 from .small_disk import DISK_MIB, SmallDisk
 from .values import chunk, names
@@ -162,3 +164,20 @@ def test_a_node_starts_on_a_full_disk_and_reads(start, disk):
         assert peer.get(b"kept").value == b"1"
         filler.unlink()
         await_writes(peer)
+
+
+def test_a_backup_leaves_a_part_of_the_disk_to_all_buckets(start, disk):
+    node = start(home=disk.path)
+    backup, copies = "/pools/default/buckets/default/backup", disk.path / "node" / "backups"
+    with Peer(node.kv) as peer:
+        assert peer.set(b"key", b"value", PERSIST_TO_MAJORITY).status == SUCCESS
+        more = disk.path / "more"
+        space = os.statvfs(disk.path)
+        more.write_bytes(bytes(space.f_bavail * space.f_frsize - (1 << 20)))
+        status, answer = http(node, "POST", backup, {"label": "one"})
+        assert status == 503 and "MiB left" in answer, (status, answer)
+        assert list(copies.glob("*/*")) == []
+        assert peer.set(b"key", b"other", PERSIST_TO_MAJORITY).status == SUCCESS
+        more.unlink()
+        assert http(node, "POST", backup, {"label": "one"})[0] == 200
+        assert [copy.name for copy in copies.glob("*/*")] == ["one"]

@@ -3,6 +3,7 @@
 import base64
 import socket
 import subprocess
+import threading
 
 import pytest
 
@@ -131,3 +132,44 @@ def test_other_addresses_demand_a_password_of_ones_own():
     )
     assert done.returncode != 0
     assert "password" in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def guess_on_kv(node, ends, count):
+    with BinaryConnection(node.kv) as one:
+        while not ends.is_set():
+            assert one.login(USER, "wrong") == AUTH_ERROR
+            count.append(1)
+
+
+def guess_on_http(node, ends, count):
+    wrong = base64.b64encode(f"{USER}:wrong".encode()).decode()
+    request = f"GET /whoami HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {wrong}\r\n\r\n".encode()
+    with socket.create_connection(node.http, timeout=10) as one:
+        while not ends.is_set():
+            one.sendall(request)
+            assert b" 401 " in one.recv(4096)
+            count.append(1)
+
+
+@pytest.mark.parametrize("guess", [guess_on_kv, guess_on_http])
+def test_a_right_password_gets_in_while_others_guess_from_the_same_network(node, guess):
+    ends, count = threading.Event(), []
+    guessers = [threading.Thread(target=guess, args=(node, ends, count)) for _ in range(2)]
+    for one in guessers:
+        one.start()
+    try:
+        while len(count) < 100:
+            assert all(one.is_alive() for one in guessers)
+        for _ in range(30):
+            with BinaryConnection(node.kv) as one:
+                assert one.login(USER, PASSWORD) == SUCCESS
+            with BinaryConnection(node.memcached) as one:
+                assert one.login(USER, PASSWORD) == SUCCESS
+            text = TextConnection(node.memcached)
+            assert text.store(b"set", b"any-key", LOGIN) == b"STORED"
+            text.close()
+            assert http(node, "GET", "/whoami", f"{USER}:{PASSWORD}") == 200
+    finally:
+        ends.set()
+        for one in guessers:
+            one.join()

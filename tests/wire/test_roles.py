@@ -359,6 +359,36 @@ def test_nothing_is_done_without_a_login(node, name, password):
                     assert client.status(method, path, form) == (status if need == NOTHING else 401), f"{method} {path}"
 
 
+def before_the_body(client, method, path):
+    """The status and the header Connection of the answer to a head whose body does not come."""
+    connection = http.client.HTTPConnection(*client.node.http, timeout=5)
+    connection.putrequest(method, path)
+    for name, value in {**client.headers, "Content-Type": "application/x-www-form-urlencoded", "Content-Length": "100"}.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    try:
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("Connection")
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("roles", ["", "data_reader[orders:us]", "bucket_admin[other]", "ro_admin", "cluster_admin"])
+def test_no_body_is_awaited_of_a_user_without_the_rights(node, user, roles):
+    client = user(roles)
+    role, _, place = roles.rstrip("]").partition("[")
+    place = tuple(place.split(":")) if place else ()
+    asked = 0
+    with Client(node, None) as nobody:
+        for method, template, _, need, _ in REQUESTS:
+            for path, bucket, scope in paths(template) if method in CHANGES else ():
+                if need != LOGIN and not (roles and may(role, place, need, bucket, scope)):
+                    assert before_the_body(client, method, path) == (403, "close"), f"{method} {path}"
+                    asked += 1
+                assert before_the_body(nobody, method, path) == (401, "close"), f"{method} {path}"
+    assert asked > 10
+
+
 def test_a_wrong_password_is_no_login(node, user):
     user("admin")
     with Client(node, "eve", "wrong-password") as client:
@@ -813,13 +843,15 @@ def test_what_is_no_form_is_refused(root):
     assert state(root) == before
 
 
+# Control characters, those that change the direction of text, those that are invisible.
+UNSEEN = "\x01\x1b\u009b\u061c\u200e\u200f\u202a\u202e\u2066\u2069\u200b\u2060\ufeff\U000e0041"
 FORBIDDEN = "()<>,;:\\\"/[]?={} \t\n\0\x7f\u0085\u00a0"
 
 
 @pytest.mark.parametrize("path", [USERS, GROUPS])
 def test_names_have_no_separators_and_an_end(root, path):
     before = state(root)
-    names = [f"a{character}b" for character in FORBIDDEN] + [*FORBIDDEN, "x" * 129, "é" * 65, "x" * 8000]
+    names = [f"a{character}b" for character in FORBIDDEN + UNSEEN] + [*FORBIDDEN, *UNSEEN, ".", "..", "x" * 129, "é" * 65, "x" * 8000]
     for name in names:
         status, body = root.ask("PUT", f"{path}/{urllib.parse.quote(name, safe='')}", {"password": PASSWORD} if path == USERS else {})
         assert status == 400 and "name" in json.loads(body)["errors"]["_"], (name, status, body)

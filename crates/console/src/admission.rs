@@ -3,34 +3,39 @@
 //! ```text
 //!            first byte           head complete             answer made            last byte taken
 //!   Idle ---------------> Head ---------------> Handling ---------------> Answering --------------> Idle
-//!   10 s, 60 s later      10 s, 16 KiB          body: 30 s                30 s without progress
-//!                                                  |                      2 minutes in all
-//!                                                  +--> Streaming: 30 s without progress while something is to be sent
+//!   10 s, 60 s later      10 s, 16 KiB           |     ^                  30 s without progress
+//!                                                v     | 30 s             2 minutes in all
+//!                                               Body --+
+//!                                                +--> Streaming: 30 s without progress while something is to be sent
 //! ```
+//! All but Handling wait for the client.
 //!
-//! * A connection is always accepted. If there are then more than [`CONNECTIONS_MAX`], one is cut off: of the
-//!   connections without a login, preferably one that waits for its client, of the address with the most of these, the
-//!   longest waiting; else the logged-in one that has been idle the longest. So a client that sends a request at once
-//!   is served, whatever others hold open.
+//! * A connection is always accepted. If there are then more than [`CONNECTIONS_MAX`], one is cut off that waits for its
+//!   client: of the user with the most connections, if that has more than [`SHARE`]; else one without a login, of the
+//!   address with the most of these; else one of the user with the most. Of several, the longest waiting. So a client
+//!   that sends a request at once is served, whatever others hold open.
+//! * If none of them waits, the new connection is in the reserve, of [`RESERVE`] connections. It gets an answer to
+//!   `/health`, and to all else that there are too many.
 //! * Streams of maps and events are counted separately, up to [`STREAMS_MAX`]; a logged-in client displaces one that
-//!   is not.
-//! * Unsent answers may take [`UNSENT_BYTES_MAX`] together; beyond that, the connections with the most of them are cut
-//!   off.
+//!   is not, and one of a user with more of them.
+//! * Unsent answers may take [`UNSENT_BYTES_MAX`] together; beyond that, connections of those with the most of them are
+//!   cut off.
 //!
 //! The total is reported to the node: unsent answers, bodies, and [`CONNECTION_BYTES`] per connection. No bucket is
 //! charged for it.
 //!
 //! Timers exist only while a connection waits for its client.
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Request};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::serve::IncomingStream;
 use kv::Node;
 use kv::client_memory::Holder;
+use kv::users::attempts::next_connection;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -48,6 +53,10 @@ use crate::socket::{Socket, Watched};
 
 /// Maximum number of open HTTP connections, not counting streams.
 const CONNECTIONS_MAX: usize = 512;
+/// Connections of a user that are not cut off as long as there is one without a login.
+const SHARE: usize = 64;
+/// Connections beyond the maximum, for `/health`.
+const RESERVE: usize = 16;
 /// Maximum number of concurrent streams of maps and events.
 const STREAMS_MAX: usize = 128;
 /// Bytes of answers that clients have not taken yet, of all connections together.
@@ -68,6 +77,9 @@ const BODY_TIME: Duration = Duration::from_secs(30);
 const STALL_TIME: Duration = Duration::from_secs(30);
 /// Time for taking an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(120);
+
+/// The requests that the reserve is for begin with this.
+const HEALTH: &str = "/health";
 
 /// When file descriptors run out, accepting is retried after this time.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -103,6 +115,8 @@ enum Phase {
     Idle,
     /// Within the head of a request.
     Head,
+    /// A request's body is awaited.
+    Body,
     /// A request is being answered.
     Handling,
     /// The answer is being sent.
@@ -120,7 +134,12 @@ struct State {
     /// Bytes received of the body, while its request is being answered.
     body_bytes: usize,
     has_asked: bool,
-    is_logged_in: bool,
+    /// The body of the request was awaited.
+    has_received: bool,
+    /// Who has logged in.
+    user: Option<Arc<str>>,
+    /// In the reserve, for `/health`.
+    is_reserve: bool,
     unsent_bytes: usize,
     /// Cut off: no longer counted, and closed as soon as its task runs.
     is_cut: bool,
@@ -136,7 +155,9 @@ impl State {
             head_bytes: 0,
             body_bytes: 0,
             has_asked: false,
-            is_logged_in: false,
+            has_received: false,
+            user: None,
+            is_reserve: false,
             unsent_bytes: 0,
             is_cut: false,
             task: None,
@@ -148,6 +169,14 @@ impl State {
         self.since = Instant::now();
         self.head_bytes = 0;
         self.body_bytes = 0;
+    }
+
+    fn waits_for_client(&self) -> bool {
+        !matches!(self.phase, Phase::Handling | Phase::Streaming)
+    }
+
+    fn party(&self) -> Party<'_> {
+        self.user.as_deref().map_or(Party::Address(self.address), Party::User)
     }
 
     /// Upper bound of the memory it holds.
@@ -167,9 +196,16 @@ impl State {
         match self.phase {
             Phase::Idle if self.has_asked => Some(self.since + IDLE_TIME),
             Phase::Idle | Phase::Head => Some(self.since + HEAD_TIME),
-            Phase::Handling | Phase::Answering | Phase::Streaming => None,
+            Phase::Body | Phase::Handling | Phase::Answering | Phase::Streaming => None,
         }
     }
+}
+
+/// Whose a connection is. Those without a login come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Party<'s> {
+    Address(IpAddr),
+    User(&'s str),
 }
 
 /// All open connections.
@@ -181,7 +217,6 @@ struct Connections {
 #[derive(Default)]
 struct Table {
     states: HashMap<u64, State>,
-    next_id: u64,
 }
 
 impl Connections {
@@ -202,8 +237,13 @@ impl Table {
         self.states.iter().filter(|(_, state)| !state.is_cut).map(|(id, state)| (*id, state))
     }
 
-    fn streams(&self) -> usize {
-        self.live().filter(|(_, state)| state.phase == Phase::Streaming).count()
+    fn streams(&self) -> impl Iterator<Item = (u64, &State)> {
+        self.live().filter(|(_, state)| state.phase == Phase::Streaming)
+    }
+
+    /// Connections that are neither streams nor in the reserve.
+    fn plain(&self) -> impl Iterator<Item = (u64, &State)> {
+        self.live().filter(|(_, state)| state.phase != Phase::Streaming && !state.is_reserve)
     }
 
     fn cut(&mut self, id: u64) {
@@ -214,19 +254,51 @@ impl Table {
 
     /// Cuts off one connection, if any is eligible.
     fn make_room(&mut self) -> bool {
-        let plain = || self.live().filter(|(_, state)| state.phase != Phase::Streaming);
-        let mut connections_of: HashMap<IpAddr, usize> = HashMap::new();
-        for (_, state) in plain().filter(|(_, state)| !state.is_logged_in) {
-            *connections_of.entry(state.address).or_default() += 1;
-        }
-        let strangers = plain().filter(|(_, state)| !state.is_logged_in).max_by_key(|(_, state)| {
-            let connections = connections_of.get(&state.address).copied().unwrap_or_default();
-            (state.phase != Phase::Handling, connections, state.since.elapsed())
-        });
-        let idle =
-            || plain().filter(|(_, state)| state.phase == Phase::Idle).min_by_key(|(_, state)| state.since);
-        let victim = strangers.or_else(idle).map(|(id, _)| id);
+        let counts = counted(self.plain().map(|(_, state)| (state.party(), 1)));
+        let victim = |is_eligible: &dyn Fn(&State, usize) -> bool| {
+            let eligible = self.plain().filter_map(|(id, state)| {
+                let count = counts.get(&state.party()).copied().unwrap_or_default();
+                is_eligible(state, count).then_some((id, state, count))
+            });
+            let worst = eligible
+                .max_by_key(|(_, state, count)| (state.waits_for_client(), *count, state.since.elapsed()));
+            worst.map(|(id, ..)| id)
+        };
+        let victim =
+            victim(&|state, count| state.user.is_some() && count > SHARE && state.waits_for_client())
+                .or_else(|| victim(&|state, _| state.user.is_none()))
+                .or_else(|| victim(&|state, _| state.waits_for_client()));
         victim.is_some_and(|id| {
+            self.cut(id);
+            true
+        })
+    }
+
+    /// Cuts off the longest waiting connection of the reserve if that is full.
+    fn make_room_in_reserve(&mut self) {
+        let reserve = || self.live().filter(|(_, state)| state.is_reserve);
+        if reserve().count() >= RESERVE {
+            let oldest = reserve().max_by_key(|(_, state)| (state.waits_for_client(), state.since.elapsed()));
+            oldest.map(|(id, _)| id).into_iter().for_each(|id| self.cut(id));
+        }
+    }
+
+    /// Makes room for a stream of this connection: a client with a login displaces one without, and one of a user with
+    /// more of them. Returns false if there is none.
+    fn make_room_for_stream(&mut self, id: u64) -> bool {
+        if self.streams().count() < STREAMS_MAX {
+            return true;
+        }
+        let Some(user) = self.states.get(&id).and_then(|state| state.user.clone()) else { return false };
+        let counts = counted(self.streams().map(|(_, state)| (state.party(), 1)));
+        let own = counts.get(&Party::User(&user)).copied().unwrap_or_default();
+        let displaced = self.streams().filter_map(|(id, state)| {
+            let count = counts.get(&state.party()).copied().unwrap_or_default();
+            (state.user.is_none() || count > own + 1).then_some((id, state, count))
+        });
+        let victim =
+            displaced.max_by_key(|(_, state, count)| (state.user.is_none(), *count, state.since.elapsed()));
+        victim.map(|(id, ..)| id).is_some_and(|id| {
             self.cut(id);
             true
         })
@@ -234,11 +306,23 @@ impl Table {
 
     fn bound_unsent(&mut self) {
         while self.live().map(|(_, state)| state.unsent_bytes).sum::<usize>() > UNSENT_BYTES_MAX {
-            let worst = self.live().max_by_key(|(_, state)| (!state.is_logged_in, state.unsent_bytes));
+            let of_party = counted(self.live().map(|(_, state)| (state.party(), state.unsent_bytes)));
+            let worst = self.live().filter(|(_, state)| state.unsent_bytes > 0).max_by_key(|(_, state)| {
+                let bytes = of_party.get(&state.party()).copied().unwrap_or_default();
+                (state.user.is_none(), bytes, state.unsent_bytes)
+            });
             let Some((id, _)) = worst else { return };
             self.cut(id);
         }
     }
+}
+
+/// The sums of each party.
+fn counted<'s>(parts: impl Iterator<Item = (Party<'s>, usize)>) -> HashMap<Party<'s>, usize> {
+    parts.fold(HashMap::new(), |mut sums, (party, count)| {
+        *sums.entry(party).or_default() += count;
+        sums
+    })
 }
 
 /// Listeners that accept every connection and bound their number.
@@ -296,19 +380,18 @@ impl Admission {
         }
     }
 
-    /// Admits a connection from `address`; `None` if every existing one is logged in and busy.
-    fn admit(&self, address: IpAddr) -> Option<Connection> {
+    /// Admits a connection from `address`.
+    fn admit(&self, address: IpAddr) -> Connection {
         let mut table = self.connections.table();
-        if table.live().filter(|(_, state)| state.phase != Phase::Streaming).count() >= CONNECTIONS_MAX
-            && !table.make_room()
-        {
-            return None;
+        let mut state = State::new(address);
+        if table.plain().count() >= CONNECTIONS_MAX && !table.make_room() {
+            table.make_room_in_reserve();
+            state.is_reserve = true;
         }
-        let id = table.next_id;
-        table.next_id += 1;
-        table.states.insert(id, State::new(address));
+        let id = next_connection();
+        table.states.insert(id, state);
         self.connections.report(&table);
-        Some(Connection { id, connections: Arc::clone(&self.connections) })
+        Connection { id, connections: Arc::clone(&self.connections) }
     }
 }
 
@@ -320,7 +403,7 @@ impl axum::serve::Listener for Admission {
         loop {
             match poll_fn(|cx| self.poll_accept(cx)).await {
                 Ok((stream, address, serves)) => {
-                    let Some(connection) = self.admit(address.ip().to_canonical()) else { continue };
+                    let connection = self.admit(address.ip().to_canonical());
                     return (Admitted { stream, connection, serves, silence: None, stall: None }, address);
                 }
                 Err(error) => match error.kind() {
@@ -358,28 +441,42 @@ impl Connection {
         Some(result)
     }
 
+    /// Its number among all connections that may log in.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
     /// Notes that its client has logged in.
-    pub fn set_logged_in(&self) {
-        self.with(|state| state.is_logged_in = true);
+    pub fn set_user(&self, user: Arc<str>) {
+        self.with(|state| state.user = Some(user));
     }
 
     /// Turns the request being answered into a stream; returns false if there are too many.
     pub fn begin_stream(&self) -> bool {
         let mut table = self.connections.table();
-        let is_logged_in = table.states.get(&self.id).is_some_and(|state| state.is_logged_in);
-        if table.streams() >= STREAMS_MAX {
-            let strangers = table.live().filter(|(_, s)| s.phase == Phase::Streaming && !s.is_logged_in);
-            let oldest = strangers.min_by_key(|(_, state)| state.since).map(|(id, _)| id);
-            match oldest.filter(|_| is_logged_in) {
-                Some(id) => table.cut(id),
-                None => return false,
-            }
+        if !table.make_room_for_stream(self.id) {
+            return false;
         }
         if let Some(state) = table.states.get_mut(&self.id) {
             state.enter(Phase::Streaming);
         }
         self.connections.report(&table);
         true
+    }
+
+    /// Awaits a whole body; or the answer if it is too long or comes too slowly.
+    pub async fn receive(&self, body: Body) -> Result<Bytes, Box<Response>> {
+        self.with(|state| {
+            state.has_received = true;
+            state.phase = Phase::Body;
+            state.since = Instant::now();
+        });
+        let received = received(body).await;
+        self.with(|state| {
+            state.phase = Phase::Handling;
+            state.since = Instant::now();
+        });
+        received
     }
 
     /// Wraps bytes so that they are counted until they are sent or the connection ends.
@@ -422,11 +519,21 @@ impl<K> Drop for Unsent<K> {
 /// Tracks the phase of each connection, around all handlers.
 pub async fn track(ConnectInfo(client): ConnectInfo<Client>, request: Request, next: Next) -> Response {
     let connection = client.connection;
-    connection.with(|state| {
+    let is_reserve = connection.with(|state| {
         state.has_asked = true;
+        state.has_received = false;
         state.enter(Phase::Handling);
+        state.is_reserve
     });
-    let response = next.run(request).await;
+    let has_body = !request.body().is_end_stream();
+    let mut response = match is_reserve.unwrap_or_default() && !request.uri().path().starts_with(HEALTH) {
+        true => too_many(),
+        false => next.run(request).await,
+    };
+    // What is sent of the body cannot be told from the next request, unless it is awaited.
+    if has_body && connection.with(|state| state.has_received) == Some(false) {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     if connection.with(|state| state.phase) == Some(Phase::Streaming) {
         return response;
     }
@@ -443,17 +550,14 @@ pub async fn track(ConnectInfo(client): ConnectInfo<Client>, request: Request, n
     Response::from_parts(parts, Body::from(connection.charge(bytes, ())))
 }
 
-/// Receives the body, within a time limit, before the handler is called.
-pub async fn receive(request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
-    match received(body).await {
-        Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
-        Err(refusal) => *refusal,
-    }
+/// The answer to a connection in the reserve.
+fn too_many() -> Response {
+    let headers = [(header::CONNECTION, "close"), (header::RETRY_AFTER, "1")];
+    let text = "There are too many connections, and all are being served. Try again later.\r\n";
+    (StatusCode::SERVICE_UNAVAILABLE, headers, text).into_response()
 }
 
-/// A whole body, or the answer if it is too long or comes too slowly.
-pub async fn received(body: Body) -> Result<Bytes, Box<Response>> {
+async fn received(body: Body) -> Result<Bytes, Box<Response>> {
     match tokio::time::timeout(BODY_TIME, axum::body::to_bytes(body, BODY_BYTES_MAX)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => {
@@ -638,5 +742,86 @@ impl AsyncWrite for Admitted {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    fn add(table: &mut Table, count: usize, user: Option<&str>, phase: Phase) {
+        for _ in 0..count {
+            let mut state = State::new(address(1));
+            state.user = user.map(Arc::from);
+            state.enter(phase);
+            table.states.insert(next_connection(), state);
+        }
+    }
+
+    fn cut_of(table: &Table, user: Option<&str>) -> usize {
+        table.states.values().filter(|state| state.is_cut && state.user.as_deref() == user).count()
+    }
+
+    #[test]
+    fn a_user_with_most_connections_gives_way_first() {
+        let mut table = Table::default();
+        add(&mut table, 100, Some("eve"), Phase::Body);
+        add(&mut table, 70, Some("bob"), Phase::Idle);
+        add(&mut table, 10, Some("ann"), Phase::Idle);
+        add(&mut table, 20, None, Phase::Head);
+        let make_room = |table: &mut Table, count: usize| {
+            assert!((0..count).all(|_| table.make_room()));
+            ["eve", "bob", "ann"].map(|name| cut_of(table, Some(name)))
+        };
+        assert_eq!(make_room(&mut table, 30), [30, 0, 0]);
+        // Both have 70, and give way in turns down to their share; then those without a login.
+        assert_eq!(make_room(&mut table, 12), [36, 6, 0]);
+        assert_eq!(make_room(&mut table, 20), [36, 6, 0]);
+        assert_eq!(cut_of(&table, None), 20);
+        assert_eq!(make_room(&mut table, 2), [37, 7, 0]);
+    }
+
+    #[test]
+    fn those_that_are_served_stay() {
+        let mut table = Table::default();
+        add(&mut table, 500, Some("eve"), Phase::Handling);
+        add(&mut table, 12, Some("ann"), Phase::Handling);
+        add(&mut table, 1, Some("ann"), Phase::Answering);
+        add(&mut table, 9, Some("eve"), Phase::Streaming);
+        assert!(table.make_room());
+        assert_eq!(cut_of(&table, Some("ann")), 1);
+        assert!(!table.make_room());
+    }
+
+    #[test]
+    fn the_reserve_is_bounded_and_counted_apart() {
+        let mut table = Table::default();
+        add(&mut table, 512, Some("eve"), Phase::Handling);
+        for _ in 0..2 * RESERVE {
+            table.make_room_in_reserve();
+            let mut state = State::new(address(1));
+            state.is_reserve = true;
+            table.states.insert(next_connection(), state);
+        }
+        assert_eq!(table.live().filter(|(_, state)| state.is_reserve).count(), RESERVE);
+        assert_eq!(table.plain().count(), 512);
+    }
+
+    #[test]
+    fn who_has_most_unsent_is_cut_off() {
+        let mut table = Table::default();
+        add(&mut table, 100, Some("eve"), Phase::Answering);
+        add(&mut table, 1, Some("ann"), Phase::Answering);
+        for state in table.states.values_mut() {
+            let is_eve = state.user.as_deref() == Some("eve");
+            state.unsent_bytes = if is_eve { 400 << 10 } else { 1 << 20 };
+        }
+        table.bound_unsent();
+        assert_eq!(cut_of(&table, Some("ann")), 0);
+        assert_eq!(cut_of(&table, Some("eve")), 21);
     }
 }

@@ -1,7 +1,8 @@
 //! `/allocator`: the allocator, its settings and memory usage; changes of settings; heap profiles.
 
 use crate::Console;
-use crate::buckets::{on_a_thread, refused};
+use crate::buckets::refused;
+use crate::work::{Lane, Party};
 use axum::Json;
 use axum::extract::{Form, State};
 use axum::http::StatusCode;
@@ -12,8 +13,8 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// `GET /allocator`. Walks all arenas, and makes the kernel walk all pages of the process.
-pub async fn show(State(console): State<Console>) -> Response {
-    match console.measure(|console| document(&console)).await {
+pub async fn show(State(console): State<Console>, party: Party) -> Response {
+    match console.measure(&party, |console| document(&console)).await {
         Ok(document) => Json(document).into_response(),
         Err(refusal) => refused(refusal),
     }
@@ -56,9 +57,10 @@ pub async fn set(State(console): State<Console>, Form(fields): Form<Vec<(String,
 }
 
 /// `POST /allocator/profile`: answers once the profile is written.
-pub async fn profile(State(console): State<Console>) -> Response {
+pub async fn profile(State(console): State<Console>, party: Party) -> Response {
     let control = Arc::clone(&console.control);
-    match on_a_thread("dm:profile", move || control.heap_profile()).await {
+    let made = console.work(Lane::Copies, &party, "dm:profile", move || control.heap_profile());
+    match made.await.flatten() {
         Ok(file) => Json(json!({ "file": file })).into_response(),
         Err(refusal) => refused(refusal),
     }

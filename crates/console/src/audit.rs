@@ -1,7 +1,8 @@
 //! `/pools/default/buckets/B/audit`: the paranoid walk over a bucket in service.
 
-use crate::buckets::{missing, on_a_thread, refused};
+use crate::buckets::{missing, refused};
 use crate::vbuckets::execute;
+use crate::work::{Lane, Party};
 use crate::{Console, Refusal};
 use axum::Json;
 use axum::extract::{Path, State};
@@ -11,12 +12,11 @@ use serde_json::{Value, json};
 
 /// `POST /pools/default/buckets/B/audit`: answers with the totals once the walk is complete, or with 500 and what is
 /// wrong. It holds each vBucket's lock while it walks that vBucket, and the lock of the slabs while it walks the slabs.
-pub async fn walk(State(console): State<Console>, Path(name): Path<String>) -> Response {
+pub async fn walk(State(console): State<Console>, party: Party, Path(name): Path<String>) -> Response {
     let Some(bucket) = console.node.bucket(&name) else { return missing() };
-    let audited = on_a_thread("dm:audit", move || {
-        audit(&console, &bucket).map_err(|reason| Refusal::Failed { reason })
-    });
-    match audited.await {
+    let own = console.clone();
+    let audit = move || audit(&own, &bucket).map_err(|reason| Refusal::Failed { reason });
+    match console.work(Lane::Copies, &party, "dm:audit", audit).await.flatten() {
         Ok(audited) => Json(document(&audited)).into_response(),
         Err(refusal) => refused(refusal),
     }

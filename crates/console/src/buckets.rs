@@ -1,11 +1,13 @@
 //! Buckets over HTTP: list, show, create, delete.
 
 use crate::login::{Identity, forbidden};
+use crate::work::{Lane, Party};
 use crate::{BucketChange, BucketRequest, Console, Refusal, document, pools, vbuckets};
 use axum::extract::{Form, Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use kv::users::roles::Rights;
 use kv::{
     BUCKET_SETTINGS, Bucket, BucketKind, BucketSetting, BucketSettings, Eviction, SettingKind, SettingValue,
 };
@@ -16,41 +18,65 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// `GET /pools/default/buckets`: those that the user may see.
 pub async fn list(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     headers: HeaderMap,
-) -> Json<Value> {
+) -> Response {
     let host = pools::host(&console, &headers);
-    let buckets = console.node.buckets().into_iter().filter(|bucket| identity.sees(bucket.name()));
-    Json(buckets.map(|bucket| document::bucket(&console, &bucket, &host)).collect())
+    let list = move |console: Console| -> Json<Value> {
+        let buckets = console.node.buckets().into_iter().filter(|bucket| identity.sees(bucket.name()));
+        Json(buckets.map(|bucket| document::bucket(&console, &bucket, &host)).collect())
+    };
+    pools::described(&console, &party, list).await
 }
 
 /// `GET /pools/default/buckets/B`.
-pub async fn show(State(console): State<Console>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+pub async fn show(
+    State(console): State<Console>,
+    party: Party,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
     let host = pools::host(&console, &headers);
     match console.node.bucket(&name) {
-        Some(bucket) => Json(document::bucket(&console, &bucket, &host)).into_response(),
+        Some(bucket) => {
+            let show = move |console: Console| Json(document::bucket(&console, &bucket, &host));
+            pools::described(&console, &party, show).await
+        }
         None => missing(),
     }
 }
 
 /// `GET /pools/default/b/B`.
-pub async fn terse(State(console): State<Console>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+pub async fn terse(
+    State(console): State<Console>,
+    party: Party,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
     let host = pools::host(&console, &headers);
     match console.node.bucket(&name) {
-        Some(bucket) => document::terse(&console, &bucket, &host).into_response(),
+        Some(bucket) => {
+            let show = move |console: Console| document::terse(&console, &bucket, &host);
+            pools::described(&console, &party, show).await
+        }
         None => missing(),
     }
 }
 
 /// `POST /pools/default/buckets`: a form.
-pub async fn create(State(console): State<Console>, Form(fields): Form<Vec<(String, String)>>) -> Response {
+pub async fn create(
+    State(console): State<Console>,
+    party: Party,
+    Form(fields): Form<Vec<(String, String)>>,
+) -> Response {
     let request = match request(&fields) {
         Ok(request) => request,
         Err(refusal) => return refused(refusal),
     };
     let (control, map_changes) = (Arc::clone(&console.control), console.map_changes.clone());
     let create = move || control.create_bucket(request).inspect(|()| map_changes.send_replace(()));
-    match on_a_thread("dm:create", create).await {
+    match console.change(&party, "dm:create", create).await {
         Ok(()) => StatusCode::ACCEPTED.into_response(),
         Err(refusal) => refused(refusal),
     }
@@ -60,6 +86,7 @@ pub async fn create(State(console): State<Console>, Form(fields): Form<Vec<(Stri
 /// bucket applies again; for a persistent bucket that it does not name, the change is kept.
 pub async fn change(
     State(console): State<Console>,
+    party: Party,
     Path(name): Path<String>,
     Form(fields): Form<Vec<(String, String)>>,
 ) -> Response {
@@ -69,32 +96,34 @@ pub async fn change(
         Err(refusal) => return refused(refusal),
     };
     let control = Arc::clone(&console.control);
-    match on_a_thread("dm:settings", move || control.change_bucket(&name, change)).await {
+    let change = move || control.change_bucket(&name, change);
+    match console.change(&party, "dm:settings", change).await {
         Ok(()) => StatusCode::OK.into_response(),
         Err(refusal) => refused(refusal),
     }
 }
 
 /// `POST /pools/default/buckets/B/controller/doFlush`: deletes everything stored so far.
-pub async fn flush(State(console): State<Console>, Path(name): Path<String>) -> Response {
+pub async fn flush(State(console): State<Console>, party: Party, Path(name): Path<String>) -> Response {
     let Some(bucket) = console.node.bucket(&name) else { return missing() };
     if !bucket.flush_enabled() {
         // COMPAT: SDKs recognise this sentence and map it to their "bucket not flushable" error.
         let reason = "Flush is disabled for the bucket";
         return (StatusCode::BAD_REQUEST, Json(json!({ "_": reason }))).into_response();
     }
-    let flush = move || match vbuckets::execute(&console, |cx| bucket.flush(cx, 0)) {
+    let own = console.clone();
+    let flush = move || match vbuckets::execute(&own, |cx| bucket.flush(cx, 0)) {
         Ok(()) => Ok(()),
         Err(error) => Err(Refusal::NotNow { reason: error.to_string() }),
     };
-    match on_a_thread("dm:flush", flush).await {
+    match console.change(&party, "dm:flush", flush).await {
         Ok(()) => StatusCode::OK.into_response(),
         Err(refusal) => refused(refusal),
     }
 }
 
 /// `DELETE /pools/default/buckets/B`. Answers once its files are removed.
-pub async fn delete(State(console): State<Console>, Path(name): Path<String>) -> Response {
+pub async fn delete(State(console): State<Console>, party: Party, Path(name): Path<String>) -> Response {
     let (control, map_changes) = (Arc::clone(&console.control), console.map_changes.clone());
     let delete = move || {
         let deleted = control.delete_bucket(&name);
@@ -102,7 +131,7 @@ pub async fn delete(State(console): State<Console>, Path(name): Path<String>) ->
         map_changes.send_replace(());
         deleted
     };
-    match on_a_thread("dm:delete", delete).await {
+    match console.change(&party, "dm:delete", delete).await {
         Ok(()) => StatusCode::OK.into_response(),
         Err(refusal) => refused(refusal),
     }
@@ -112,6 +141,8 @@ pub async fn delete(State(console): State<Console>, Path(name): Path<String>) ->
 /// the copy is complete.
 pub async fn backup(
     State(console): State<Console>,
+    party: Party,
+    Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
     Form(fields): Form<Vec<(String, String)>>,
 ) -> Response {
@@ -124,7 +155,10 @@ pub async fn backup(
     }
     let label = label.unwrap_or_else(|| unix_s().to_string());
     let control = Arc::clone(&console.control);
-    match on_a_thread("dm:backup", move || control.backup_bucket(&name, &label)).await {
+    // The disk is that of all buckets.
+    let is_bounded = !identity.roles().on_node().contain(Rights::NODE);
+    let copy = move || control.backup_bucket(&name, &label, is_bounded);
+    match console.work(Lane::Copies, &party, "dm:backup", copy).await.flatten() {
         Ok(directory) => Json(json!({ "directory": directory })).into_response(),
         Err(refusal) => refused(refusal),
     }
@@ -133,21 +167,6 @@ pub async fn backup(
 /// The wall clock, seconds since 1970.
 pub fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
-}
-
-/// Runs long work on its own thread, to completion even if the client no longer waits for it.
-pub async fn on_a_thread<T: Send + 'static>(
-    name: &str,
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
-    let (done, result) = tokio::sync::oneshot::channel();
-    let work = move || {
-        // The send fails if the client is gone.
-        let _ = done.send(work());
-    };
-    let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
-    spawned.map_err(|error| Refusal::Failed { reason: error.to_string() })?;
-    result.await.unwrap_or_else(|_| Err(Refusal::Failed { reason: "The work ended early.".into() }))
 }
 
 /// The answer for a missing bucket, in Couchbase's words.
@@ -160,6 +179,10 @@ pub fn refused(refusal: Refusal) -> Response {
         Refusal::Missing => missing(),
         Refusal::NoSuch { answer } => (StatusCode::NOT_FOUND, Json(json!(answer))).into_response(),
         Refusal::Forbidden { permission } => forbidden(permission),
+        Refusal::TooMany { reason } => {
+            let later = [(header::RETRY_AFTER, "1")];
+            (StatusCode::TOO_MANY_REQUESTS, later, Json(json!({ "errors": { "_": reason } }))).into_response()
+        }
         Refusal::NotNow { reason } => {
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "errors": { "_": reason } }))).into_response()
         }

@@ -7,7 +7,8 @@
 //! bounded number of rows and makes a bounded answer, and a client asks for the rest with another one. One question is
 //! asked at a time. Compaction runs in slices of the other thread's turns; only who asked for it waits.
 
-use crate::buckets::{invalid, on_a_thread, refused};
+use crate::buckets::{invalid, refused};
+use crate::work::{Lane, Party};
 use crate::{Console, Refusal};
 use axum::Json;
 use axum::extract::{Form, Path, State};
@@ -157,14 +158,14 @@ pub enum DatabaseAnswer {
 }
 
 /// `GET /databases`.
-pub async fn list(State(console): State<Console>) -> Response {
-    ask(&console, DatabaseQuestion::Reports { database: None }).await
+pub async fn list(State(console): State<Console>, party: Party) -> Response {
+    ask(&console, &party, DatabaseQuestion::Reports { database: None }).await
 }
 
 /// `GET /databases/DB`.
-pub async fn show(State(console): State<Console>, Path(database): Path<String>) -> Response {
+pub async fn show(State(console): State<Console>, party: Party, Path(database): Path<String>) -> Response {
     let question = DatabaseQuestion::Reports { database: Some(database) };
-    let answered = console.measure(move |console| console.control.ask_databases(question)).await;
+    let answered = console.measure(&party, move |console| console.control.ask_databases(question)).await;
     match answered.and_then(|answered| answered) {
         Ok(DatabaseAnswer::Reports { databases, .. }) => Json(databases.into_iter().next()).into_response(),
         other => answer(other),
@@ -172,27 +173,31 @@ pub async fn show(State(console): State<Console>, Path(database): Path<String>) 
 }
 
 /// `GET /databases/DB/schema`.
-pub async fn schema(State(console): State<Console>, Path(database): Path<String>) -> Response {
-    ask(&console, DatabaseQuestion::Schema { database }).await
+pub async fn schema(State(console): State<Console>, party: Party, Path(database): Path<String>) -> Response {
+    ask(&console, &party, DatabaseQuestion::Schema { database }).await
 }
 
 /// `GET /databases/DB/tables/T?from=ID&limit=N`.
 pub async fn rows(
     State(console): State<Console>,
+    party: Party,
     Path((database, table)): Path<(String, String)>,
     Form(fields): Form<Vec<(String, String)>>,
 ) -> Response {
     match wanted_rows(&fields) {
-        Ok((from, limit)) => ask(&console, DatabaseQuestion::Rows { database, table, from, limit }).await,
+        Ok((from, limit)) => {
+            ask(&console, &party, DatabaseQuestion::Rows { database, table, from, limit }).await
+        }
         Err(refusal) => refused(refusal),
     }
 }
 
 /// `POST /databases/DB/compact`: answers once the log is compacted.
-pub async fn compact(State(console): State<Console>, Path(database): Path<String>) -> Response {
+pub async fn compact(State(console): State<Console>, party: Party, Path(database): Path<String>) -> Response {
     let control = Arc::clone(&console.control);
     let question = DatabaseQuestion::Compact { database };
-    answer(on_a_thread("dm:compact", move || control.ask_databases(question)).await)
+    let compact = move || control.ask_databases(question);
+    answer(console.work(Lane::Copies, &party, "dm:compact", compact).await.flatten())
 }
 
 /// Reports in one answer; its members in this order.
@@ -202,8 +207,8 @@ struct List {
     databases: Vec<DatabaseReport>,
 }
 
-async fn ask(console: &Console, question: DatabaseQuestion) -> Response {
-    let answered = console.measure(move |console| console.control.ask_databases(question)).await;
+async fn ask(console: &Console, party: &Party, question: DatabaseQuestion) -> Response {
+    let answered = console.measure(party, move |console| console.control.ask_databases(question)).await;
     answer(answered.and_then(|answered| answered))
 }
 

@@ -17,7 +17,8 @@ use axum::response::{IntoResponse, Response};
 use kv::replication::PeerNode;
 
 use crate::admission::Client;
-use crate::buckets::on_a_thread;
+use crate::buckets::refused;
+use crate::work::{Lane, Party};
 use crate::{Console, Refusal};
 
 /// Marks a request that another node has sent on.
@@ -36,6 +37,7 @@ const OF_ANSWERS: [header::HeaderName; 2] = [header::CONTENT_TYPE, header::WWW_A
 pub async fn to_active(
     State(console): State<Console>,
     ConnectInfo(client): ConnectInfo<Client>,
+    party: Party,
     path: RawPathParams,
     request: Request,
     next: Next,
@@ -51,16 +53,17 @@ pub async fn to_active(
     else {
         return next.run(request).await;
     };
-    match send_on(&peer.host, port, request).await {
-        Ok(response) => response,
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+    match send_on(&console, &party, &peer.host, port, request).await {
+        Err(refusal) => refused(refusal),
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) if error.kind() == ErrorKind::PermissionDenied => {
             let text = format!(
                 "{:?}, which makes the change, is on another machine: a login is not sent there without TLS\r\n",
                 peer.name
             );
             (StatusCode::CONFLICT, text).into_response()
         }
-        Err(_) => {
+        Ok(Err(_)) => {
             let text =
                 format!("{:?}, which makes the change, gives no answer: it may be made\r\n", peer.name);
             (StatusCode::GATEWAY_TIMEOUT, text).into_response()
@@ -68,10 +71,19 @@ pub async fn to_active(
     }
 }
 
-async fn send_on(host: &str, port: u16, request: Request) -> io::Result<Response> {
+async fn send_on(
+    console: &Console,
+    party: &Party,
+    host: &str,
+    port: u16,
+    request: Request,
+) -> Result<io::Result<Response>, Refusal> {
     let (head, body) = request.into_parts();
-    let body = to_bytes(body, BYTES_MAX).await.map_err(io::Error::other)?;
-    let target = head.uri.path_and_query().ok_or(ErrorKind::InvalidInput)?;
+    let body = match to_bytes(body, BYTES_MAX).await {
+        Ok(body) => body,
+        Err(error) => return Ok(Err(io::Error::other(error))),
+    };
+    let Some(target) = head.uri.path_and_query() else { return Ok(Err(ErrorKind::InvalidInput.into())) };
     let mut text = format!("{} {target} HTTP/1.1\r\nHost: {host}:{port}\r\n", head.method).into_bytes();
     for name in OF_REQUESTS {
         let Some(value) = head.headers.get(&name) else { continue };
@@ -91,9 +103,8 @@ async fn send_on(host: &str, port: u16, request: Request) -> io::Result<Response
         Ok(answer)
     };
     // A thread of its own, while it lasts: it may wait for a name, and for the node.
-    let answer = on_a_thread("dm:send-on", move || Ok::<_, Refusal>(exchange())).await;
-    let answer: io::Result<Vec<u8>> = answer.map_err(|_| ErrorKind::Other)?;
-    parse(&answer?).ok_or(ErrorKind::InvalidData.into())
+    let answer: io::Result<Vec<u8>> = console.work(Lane::SentOn, party, "dm:send-on", exchange).await?;
+    Ok(answer.and_then(|answer| parse(&answer).ok_or(ErrorKind::InvalidData.into())))
 }
 
 /// Connects to the first address of a host that answers, on this machine.

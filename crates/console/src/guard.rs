@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   Host             the name by which the page calls the node. Allowed: IP addresses, localhost, configured names.
-//!                    A page's own name that resolves to the node (DNS rebinding) is none of these: 421
+//!                    A page's own name that resolves to the node (DNS rebinding) is none of these: 421. Without one: 400
 //!   Origin           set by browsers on requests of pages. Allowed: the node itself. Else: 403
 //!   Sec-Fetch-Site   set by newer browsers on every request. Allowed: same-origin, none (typed by the user), and any
 //!                    for a link to the page at `/`. Else: 403
@@ -15,16 +15,20 @@
 //! ```
 //!
 //! SDKs, curl and similar clients send only Host and a User-Agent of their own, and are unaffected.
+//!
+//! While everybody may do everything, a login does not keep a page out, and neither does Host, which may be any: no
+//! browser is served then, except with the page and the health checks: 403.
 
 use crate::Console;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
+const SEC_FETCH_USER: HeaderName = HeaderName::from_static("sec-fetch-user");
 const X_REQUESTED_WITH: HeaderName = HeaderName::from_static("x-requested-with");
 
 /// The host names under which clients may address the node, besides IP addresses and `localhost`.
@@ -80,7 +84,7 @@ pub async fn check(State(console): State<Console>, request: Request, next: Next)
     let profile = console.node.profile();
     let own = [profile.hostname.as_deref(), profile.external.as_ref().map(|external| &*external.hostname)];
     let names = console.host_names.and(own.into_iter().flatten());
-    match verdict(&names, request.method(), request.uri(), request.headers()) {
+    match verdict(&names, !console.control.is_provisioned(), &request) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
@@ -88,9 +92,14 @@ pub async fn check(State(console): State<Console>, request: Request, next: Next)
 
 type Refusal = (StatusCode, String);
 
-fn verdict(names: &HostNames, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+/// `is_open`: everybody may do everything.
+fn verdict(names: &HostNames, is_open: bool, request: &Request) -> Result<(), Refusal> {
+    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
     let foreign = |what: String| Err((StatusCode::FORBIDDEN, format!("{what}\r\n")));
     let host = match one(headers, header::HOST) {
+        Ok(None) if request.version() >= Version::HTTP_11 => {
+            return Err((StatusCode::BAD_REQUEST, "HTTP/1.1 needs the header Host.\r\n".into()));
+        }
         Ok(host) => host,
         Err(()) => return Err((StatusCode::BAD_REQUEST, "More than one Host.\r\n".into())),
     };
@@ -104,6 +113,13 @@ fn verdict(names: &HostNames, method: &Method, uri: &Uri, headers: &HeaderMap) -
             );
             return Err((StatusCode::MISDIRECTED_REQUEST, what));
         }
+    }
+    if is_open && !has_nothing_of_the_node(method, uri) && is_of_browser(headers) {
+        return foreign(
+            "Until this node has an administrator it serves no browser. Set one with POST /settings/web, or start the \
+             node with a password file."
+                .into(),
+        );
     }
     let origin = one(headers, header::ORIGIN);
     if !matches!(origin, Ok(None)) && !is_same_origin(origin, host) {
@@ -158,19 +174,75 @@ fn is_browser(headers: &HeaderMap) -> bool {
     headers.get_all(header::USER_AGENT).iter().any(|agent| is_one(agent.as_bytes()))
 }
 
+/// The page's files and the health checks.
+fn has_nothing_of_the_node(method: &Method, uri: &Uri) -> bool {
+    let path = uri.path();
+    *method == Method::GET && (path == "/" || path.starts_with("/page/") || path.starts_with("/health"))
+}
+
+/// Returns true if a browser may have sent the request.
+///
+/// COMPAT: not `Sec-Fetch-Mode`, which the `fetch` of Node.js sends too, as in its module of testcontainers.
+fn is_of_browser(headers: &HeaderMap) -> bool {
+    let own = [header::ORIGIN, header::REFERER, SEC_FETCH_SITE, SEC_FETCH_DEST, SEC_FETCH_USER];
+    own.iter().any(|name| headers.contains_key(name)) || is_browser(headers)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::HeaderValue;
+    use axum::body::Body;
 
-    fn status(method: Method, given: &[(&'static str, &'static str)]) -> u16 {
-        let mut headers = HeaderMap::new();
-        for (name, value) in given {
-            headers.append(*name, HeaderValue::from_static(value));
+    fn asked(names: &HostNames, is_open: bool, request: axum::http::request::Builder) -> u16 {
+        let request = request.body(Body::empty()).unwrap();
+        verdict(names, is_open, &request).map_or_else(|(code, _)| code.as_u16(), |()| 200)
+    }
+
+    fn with(method: Method, uri: &str, given: &[(&str, &str)]) -> axum::http::request::Builder {
+        let request = Request::builder().method(method).uri(uri);
+        given.iter().fold(request, |request, (name, value)| request.header(*name, *value))
+    }
+
+    fn status(method: Method, given: &[(&str, &str)]) -> u16 {
+        asked(&HostNames::new(&["DB1.example".into()]), false, with(method, "/", given))
+    }
+
+    #[test]
+    fn a_browser_is_not_served_while_everybody_may_do_everything() {
+        let any = HostNames::new(&[HostNames::ANY.into()]);
+        let host = ("host", "rebound.example:8091");
+        let browser = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64)");
+        for header in [
+            ("origin", "http://rebound.example:8091"),
+            ("referer", "http://rebound.example:8091/"),
+            ("sec-fetch-site", "same-origin"),
+            ("sec-fetch-dest", "empty"),
+            ("sec-fetch-user", "?1"),
+            browser,
+        ] {
+            for (method, path) in
+                [(Method::POST, "/settings/web"), (Method::POST, "/"), (Method::GET, "/settings/rbac/users")]
+            {
+                let request = || with(method.clone(), path, &[host, header, ("x-requested-with", "script")]);
+                assert_eq!(asked(&any, true, request()), 403, "{method} {path}, {header:?}");
+                if header.0 != "referer" && header.0 != "origin" {
+                    assert_eq!(asked(&any, false, request()), 200, "{method} {path}, {header:?}");
+                }
+            }
         }
-        let names = HostNames::new(&["DB1.example".into()]);
-        verdict(&names, &method, &Uri::from_static("/"), &headers)
-            .map_or_else(|(code, _)| code.as_u16(), |()| 200)
+        for path in ["/", "/page/main.js", "/health", "/health/live"] {
+            assert_eq!(asked(&any, true, with(Method::GET, path, &[host, browser])), 200, "{path}");
+        }
+        for header in [("sec-fetch-mode", "cors"), ("user-agent", "node"), ("user-agent", "okhttp/3.14.9")] {
+            assert_eq!(asked(&any, true, with(Method::POST, "/settings/web", &[host, header])), 200);
+        }
+    }
+
+    #[test]
+    fn a_request_names_its_host() {
+        assert_eq!(status(Method::GET, &[]), 400);
+        let old = with(Method::GET, "/", &[]).version(Version::HTTP_10);
+        assert_eq!(asked(&HostNames::default(), false, old), 200);
     }
 
     #[test]
@@ -205,8 +277,8 @@ mod tests {
         assert_eq!(status(Method::GET, &[("host", "localhost"), ("host", "evil.example")]), 400);
         let any = HostNames::new(&["*".into()]);
         assert!(any.allow("whatever.example:8091") && !any.allow("a:b"));
-        let uri = Uri::from_static("http://evil.example/");
-        assert!(verdict(&HostNames::default(), &Method::GET, &uri, &HeaderMap::new()).is_err());
+        let absolute = with(Method::GET, "http://evil.example/", &[("host", "localhost")]);
+        assert_eq!(asked(&HostNames::default(), false, absolute), 421);
     }
 
     #[test]
@@ -220,11 +292,7 @@ mod tests {
         assert_eq!(status(Method::GET, &link), 200);
         assert_eq!(status(Method::POST, &link), 403);
         assert_eq!(status(Method::GET, &[link[0], link[1], link[2], ("sec-fetch-dest", "iframe")]), 403);
-        let (mut headers, names) = (HeaderMap::new(), HostNames::default());
-        for (name, value) in link {
-            headers.append(name, HeaderValue::from_static(value));
-        }
-        assert!(verdict(&names, &Method::GET, &Uri::from_static("/metrics"), &headers).is_err());
+        assert_eq!(asked(&HostNames::default(), false, with(Method::GET, "/metrics", &link)), 403);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::buckets::{invalid, refused, unix_s};
 use crate::login::Identity;
 use crate::requests::document;
 use crate::vbuckets::execute;
+use crate::work::Party;
 use crate::{Console, Refusal};
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
@@ -69,6 +70,7 @@ impl Hottest {
 /// `GET /pools/default/buckets/B/hotKeys`.
 pub async fn of_bucket(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
     Query(fields): Query<Vec<(String, String)>>,
@@ -77,7 +79,7 @@ pub async fn of_bucket(
         Ok(count) => count,
         Err(refusal) => return refused(refusal),
     };
-    match console.walk(move |console| walk(&console, &identity, &name, count)).await {
+    match console.walk(&party, move |console| walk(&console, &identity, &name, count)).await {
         Ok(Some(document)) => Json(document).into_response(),
         Ok(None) => refused(Refusal::Missing),
         Err(refusal) => refused(refusal),

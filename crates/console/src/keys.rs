@@ -28,15 +28,14 @@ use kv::key::{KEY_MAX, NAMED_KEY_MAX};
 use kv::{Bucket, Document, Key, KvError, NodeContext};
 use serde_json::{Value, json};
 
-use crate::buckets::{invalid, on_a_thread, refused};
+use crate::buckets::{invalid, refused};
 use crate::login::Identity;
 use crate::vbuckets::execute;
+use crate::work::{Lane, Party};
 use crate::{Console, Refusal};
 use place::{Place, encoded};
 pub use prefixes::show as prefixes;
 
-/// Requests about single documents that are executed at a time.
-pub const DOCUMENTS_AT_ONCE: usize = 4;
 /// Keys of a page, and most of them.
 const LIMIT: u64 = 100;
 const LIMIT_MAX: u64 = 1000;
@@ -135,32 +134,54 @@ fn answer(error: KvError) -> (StatusCode, &'static str, &'static str) {
 }
 
 /// `GET .../docs`: a list; with `key` in the query, one document.
-pub async fn list(State(console): State<Console>, identity: Extension<Identity>, uri: Uri) -> Response {
+pub async fn list(
+    State(console): State<Console>,
+    party: Party,
+    identity: Extension<Identity>,
+    uri: Uri,
+) -> Response {
     match Place::of(&uri) {
-        Ok(place) if place.key.is_some() => look::show(console, identity, place).await,
-        Ok(place) => page(console, place).await,
+        Ok(place) if place.key.is_some() => look::show(console, party, identity, place).await,
+        Ok(place) => page(console, party, place).await,
         Err(refusal) => refused(refusal),
     }
 }
 
 /// `GET .../docs/KEY`.
-pub async fn show(State(console): State<Console>, identity: Extension<Identity>, uri: Uri) -> Response {
+pub async fn show(
+    State(console): State<Console>,
+    party: Party,
+    identity: Extension<Identity>,
+    uri: Uri,
+) -> Response {
     match Place::of(&uri) {
-        Ok(place) => look::show(console, identity, place).await,
+        Ok(place) => look::show(console, party, identity, place).await,
         Err(refusal) => refused(refusal),
     }
 }
 
 /// `PUT .../docs/KEY`.
-pub async fn put(State(console): State<Console>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+pub async fn put(
+    State(console): State<Console>,
+    party: Party,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     match Place::of(&uri) {
-        Ok(place) => change::put(console, place, headers, &body).await,
+        Ok(place) => change::put(console, party, place, headers, &body).await,
         Err(refusal) => refused(refusal),
     }
 }
 
 /// `DELETE .../docs/KEY`.
-pub async fn delete(State(console): State<Console>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+pub async fn delete(
+    State(console): State<Console>,
+    party: Party,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     if !body.is_empty() {
         return refused(invalid(
             "_",
@@ -168,7 +189,7 @@ pub async fn delete(State(console): State<Console>, uri: Uri, headers: HeaderMap
         ));
     }
     match Place::of(&uri) {
-        Ok(place) => change::delete(console, place, headers).await,
+        Ok(place) => change::delete(console, party, place, headers).await,
         Err(refusal) => refused(refusal),
     }
 }
@@ -176,17 +197,11 @@ pub async fn delete(State(console): State<Console>, uri: Uri, headers: HeaderMap
 /// Executes what is about single documents, a few at a time.
 async fn on_documents<T: Send + 'static>(
     console: &Console,
+    party: &Party,
     f: impl FnOnce(&Console) -> Result<T, Refused> + Send + 'static,
 ) -> Result<T, Refused> {
-    // The semaphore is never closed.
-    let permit = Arc::clone(&console.documents).acquire_owned().await.ok();
-    let console = console.clone();
-    let work = move || {
-        let done = f(&console);
-        drop(permit);
-        Ok(done)
-    };
-    on_a_thread("dm:document", work).await?
+    let own = console.clone();
+    console.work(Lane::Documents, party, "dm:document", move || f(&own)).await?
 }
 
 /// The bucket and the collection's id.
@@ -297,12 +312,12 @@ impl Wanted {
 }
 
 /// A page of keys.
-async fn page(console: Console, mut place: Place) -> Response {
+async fn page(console: Console, party: Party, mut place: Place) -> Response {
     let wanted = match Wanted::of(&mut place) {
         Ok(wanted) => wanted,
         Err(refusal) => return refused(refusal),
     };
-    match console.walk(move |console| keys(&console, &place, &wanted)).await {
+    match console.walk(&party, move |console| keys(&console, &place, &wanted)).await {
         Ok(Ok(document)) => Json(document).into_response(),
         Ok(Err(refused)) => refused.into_response(),
         Err(refusal) => refused(refusal),

@@ -44,10 +44,10 @@
 //!   POST /pools/default/buckets/B/backup   a copy of a persistent bucket; always needs a login
 //! ```
 //!
-//! It runs on one thread with a tokio current-thread runtime, separate from the data ports. Work that waits for a disk
-//! or for another thread gets its own thread, so that `/health` is answered meanwhile. Reads need a login if a password
-//! is configured; changes always do. [`guard`] refuses requests of web pages, [`admission`] bounds what connections
-//! take. What only the binary knows (users, budgets, draining) comes through [`Control`].
+//! It runs on one thread with a tokio current-thread runtime, separate from the data ports. Work that takes longer, or
+//! waits for a disk or for another thread, gets its own thread in its turn ([`work`]), so that `/health` is answered
+//! meanwhile. Reads need a login if a password is configured; changes always do, and their bodies are awaited only of
+//! users with the rights. [`guard`] refuses requests of web pages, [`admission`] bounds what connections take. What only the binary knows (users, budgets, draining) comes through [`Control`].
 #![deny(unsafe_code)]
 
 mod admission;
@@ -80,6 +80,7 @@ mod socket;
 mod stream;
 mod users;
 mod vbuckets;
+mod work;
 
 use answers::Answers;
 use axum::Router;
@@ -99,8 +100,9 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use transport::Handshakes;
+use work::Lanes;
 
 pub use admission::{Port, Serves};
 pub use databases::{
@@ -153,6 +155,11 @@ pub enum Refusal {
         /// What is wrong and what is allowed.
         reason: String,
     },
+    /// Too much of the same client is under way; it may succeed later.
+    TooMany {
+        /// What there is too much of.
+        reason: String,
+    },
     /// It may succeed later.
     NotNow {
         /// What it has to wait for.
@@ -174,9 +181,9 @@ pub trait Control: Send + Sync + 'static {
     fn login_required(&self) -> bool;
     /// Creates a bucket within the node's memory.
     fn create_bucket(&self, request: BucketRequest) -> Result<(), Refusal>;
-    /// Copies a persistent bucket while it is served and returns the new directory. May take long; called on its own
-    /// thread.
-    fn backup_bucket(&self, name: &str, label: &str) -> Result<PathBuf, Refusal>;
+    /// Copies a persistent bucket while it is served and returns the new directory. If it `is_bounded`, only so many
+    /// backups of a bucket are made. May take long; called on its own thread.
+    fn backup_bucket(&self, name: &str, label: &str, is_bounded: bool) -> Result<PathBuf, Refusal>;
     /// Changes settings of the allocator, by their names.
     fn set_allocator(&self, fields: &[(String, String)]) -> Result<(), Refusal>;
     /// Writes a heap profile and returns its file. May take long; called on its own thread.
@@ -238,47 +245,8 @@ pub(crate) struct Console {
     pub(crate) latency: Arc<requests::Latency>,
     /// Outcomes of durable writes.
     pub(crate) answers: Arc<Answers>,
-    /// Allows some requests about documents at a time.
-    pub(crate) documents: Arc<Semaphore>,
-    /// Allows one reading of all figures at a time,
-    measuring: Arc<Semaphore>,
-    /// and one walk over documents.
-    walking: Arc<Semaphore>,
-}
-
-impl Console {
-    /// Reads figures on a separate thread: some come from other threads, and some walk over all data.
-    async fn measure<T: Send + 'static>(
-        &self,
-        measure: impl FnOnce(Self) -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
-        self.one_at_a_time(&self.measuring, "dm:measure", measure).await
-    }
-
-    /// Walks over documents on a separate thread. Figures do not wait for walks.
-    async fn walk<T: Send + 'static>(
-        &self,
-        walk: impl FnOnce(Self) -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
-        self.one_at_a_time(&self.walking, "dm:walk", walk).await
-    }
-
-    async fn one_at_a_time<T: Send + 'static>(
-        &self,
-        permits: &Arc<Semaphore>,
-        thread: &'static str,
-        f: impl FnOnce(Self) -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
-        // The semaphore is never closed.
-        let permit = Arc::clone(permits).acquire_owned().await.ok();
-        let console = self.clone();
-        buckets::on_a_thread(thread, move || {
-            let done = f(console);
-            drop(permit);
-            Ok(done)
-        })
-        .await
-    }
+    /// Whose turn it is with work that takes longer.
+    pub(crate) lanes: Arc<Lanes>,
 }
 
 /// Serves until the returned handle's [`Handle::stop`], on a thread named `http`. It is the last of the threads that
@@ -309,9 +277,7 @@ pub fn serve(
         live: Arc::default(),
         latency: Arc::default(),
         answers,
-        documents: Arc::new(Semaphore::new(keys::DOCUMENTS_AT_ONCE)),
-        measuring: Arc::new(Semaphore::new(1)),
-        walking: Arc::new(Semaphore::new(1)),
+        lanes: Arc::default(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let thread = std::thread::Builder::new().name("dm:http".into()).spawn(move || {
@@ -349,8 +315,13 @@ fn with_routes(list: Vec<(&str, MethodRouter<Console>)>) -> Router<Console> {
 }
 
 /// Handlers that read and write documents.
-fn of_documents(reads: MethodRouter<Console>, writes: MethodRouter<Console>) -> MethodRouter<Console> {
-    by(Need::Documents(Rights::READ), reads).merge(by(Need::Documents(Rights::WRITE), writes))
+fn of_documents(
+    console: &Console,
+    reads: MethodRouter<Console>,
+    writes: MethodRouter<Console>,
+) -> MethodRouter<Console> {
+    let by = |rights, handlers| login::by_then_body(console, Need::Documents(rights), handlers);
+    by(Rights::READ, reads).merge(by(Rights::WRITE, writes))
 }
 
 /// Answers are about this moment, and some have documents: nobody on the way keeps them, unless they say otherwise.
@@ -411,88 +382,96 @@ fn router(console: Console) -> Router {
     .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_read));
     let to_active = axum::middleware::from_fn_with_state(console.clone(), forward::to_active);
     let sent_on = |handlers: MethodRouter<Console>| handlers.route_layer(to_active.clone());
+    let change = |need, handlers| login::by_then_body(&console, need, handlers);
     let changes = with_routes(vec![
-        ("/whoami", by(Need::Login, get(login::whoami))),
-        ("/requests/slow", by(Need::Node(Rights::SEE), get(requests::slow))),
-        ("/requests/large", by(Need::Node(Rights::SEE), get(requests::large))),
-        ("/pools/default/buckets/{bucket}/hotKeys", by(Need::ReadSome, get(hot_keys::of_bucket))),
-        ("/controller/changePassword", by(Need::Login, post(users::change_password))),
-        ("/node/controller/rename", by(Need::Node(Rights::ALL), post(node_setup::rename))),
-        ("/node/controller/setupServices", by(Need::Node(Rights::NODE), post(node_setup::set_services))),
+        ("/whoami", change(Need::Login, get(login::whoami))),
+        ("/requests/slow", change(Need::Node(Rights::SEE), get(requests::slow))),
+        ("/requests/large", change(Need::Node(Rights::SEE), get(requests::large))),
+        ("/pools/default/buckets/{bucket}/hotKeys", change(Need::ReadSome, get(hot_keys::of_bucket))),
+        ("/controller/changePassword", change(Need::Login, post(users::change_password))),
+        ("/node/controller/rename", change(Need::Node(Rights::ALL), post(node_setup::rename))),
+        ("/node/controller/setupServices", change(Need::Node(Rights::NODE), post(node_setup::set_services))),
         (
             "/node/controller/setupAlternateAddresses/external",
-            by(Need::Node(Rights::ALL), put(node_setup::set_external).delete(node_setup::remove_external)),
+            change(
+                Need::Node(Rights::ALL),
+                put(node_setup::set_external).delete(node_setup::remove_external),
+            ),
         ),
-        ("/pools/default", by(Need::Node(Rights::NODE), post(node_setup::set_pool))),
-        ("/settings/indexes", by(Need::Node(Rights::NODE), post(node_setup::set_index_settings))),
-        ("/settings/web", by(Need::Node(Rights::ALL), post(node_setup::set_web_settings))),
-        ("/clusterInit", by(Need::Node(Rights::ALL), post(node_setup::init))),
-        ("/allocator", by(Need::Node(Rights::NODE), post(allocator::set))),
-        ("/allocator/profile", by(Need::Node(Rights::NODE), post(allocator::profile))),
-        ("/databases/{database}/compact", by(Need::Node(Rights::NODE), post(databases::compact))),
-        ("/databases/{database}/tables/{table}", by(Need::Node(Rights::ALL), get(databases::rows))),
-        ("/pools/default/buckets", by(Need::Node(Rights::NODE), post(buckets::create))),
+        ("/pools/default", change(Need::Node(Rights::NODE), post(node_setup::set_pool))),
+        ("/settings/indexes", change(Need::Node(Rights::NODE), post(node_setup::set_index_settings))),
+        ("/settings/web", change(Need::Node(Rights::ALL), post(node_setup::set_web_settings))),
+        ("/clusterInit", change(Need::Node(Rights::ALL), post(node_setup::init))),
+        ("/allocator", change(Need::Node(Rights::NODE), post(allocator::set))),
+        ("/allocator/profile", change(Need::Node(Rights::NODE), post(allocator::profile))),
+        ("/databases/{database}/compact", change(Need::Node(Rights::NODE), post(databases::compact))),
+        ("/databases/{database}/tables/{table}", change(Need::Node(Rights::ALL), get(databases::rows))),
+        ("/pools/default/buckets", change(Need::Node(Rights::NODE), post(buckets::create))),
         (
             "/pools/default/buckets/{bucket}",
-            by(Need::Bucket(Rights::BUCKET), delete(buckets::delete).post(buckets::change)),
+            change(Need::Bucket(Rights::BUCKET), delete(buckets::delete).post(buckets::change)),
         ),
         (
             "/pools/default/buckets/{bucket}/controller/doFlush",
-            by(Need::Bucket(Rights::FLUSH), post(buckets::flush)),
+            change(Need::Bucket(Rights::FLUSH), post(buckets::flush)),
         ),
         (
             "/pools/default/buckets/{bucket}/scopes",
-            by(Need::Bucket(Rights::COLLECTIONS), sent_on(post(scopes::add_scope).put(scopes::replace))),
+            change(Need::Bucket(Rights::COLLECTIONS), sent_on(post(scopes::add_scope).put(scopes::replace))),
         ),
         (
             "/pools/default/buckets/{bucket}/scopes/{scope}",
-            by(Need::Bucket(Rights::COLLECTIONS), sent_on(delete(scopes::remove_scope))),
+            change(Need::Bucket(Rights::COLLECTIONS), sent_on(delete(scopes::remove_scope))),
         ),
         (
             "/pools/default/buckets/{bucket}/scopes/{scope}/collections",
-            by(Need::Scope, sent_on(post(scopes::add_collection))),
+            change(Need::Scope, sent_on(post(scopes::add_collection))),
         ),
         (
             "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}",
-            by(Need::Scope, sent_on(delete(scopes::remove_collection).patch(scopes::set_collection))),
+            change(Need::Scope, sent_on(delete(scopes::remove_collection).patch(scopes::set_collection))),
         ),
         (
             "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}/docs",
-            of_documents(get(keys::list), put(keys::put).delete(keys::delete)),
+            of_documents(&console, get(keys::list), put(keys::put).delete(keys::delete)),
         ),
         (
             "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}/docs/{key}",
-            of_documents(get(keys::show), put(keys::put).delete(keys::delete)),
+            of_documents(&console, get(keys::show), put(keys::put).delete(keys::delete)),
         ),
-        ("/pools/default/buckets/{bucket}/prefixes", by(Need::Documents(Rights::READ), get(keys::prefixes))),
+        (
+            "/pools/default/buckets/{bucket}/prefixes",
+            change(Need::Documents(Rights::READ), get(keys::prefixes)),
+        ),
         (
             "/pools/default/buckets/{bucket}/scopes/@ensureManifest/{uid}",
-            by(Need::SeeBucket, post(scopes::ensure)),
+            change(Need::SeeBucket, post(scopes::ensure)),
         ),
         (
             "/settings/rbac/users/{domain}/{user}",
-            by(Need::Node(Rights::USERS), put(users::put).delete(users::delete).patch(users::patch)),
+            change(Need::Node(Rights::USERS), put(users::put).delete(users::delete).patch(users::patch)),
         ),
         (
             "/settings/rbac/groups/{group}",
-            by(
+            change(
                 Need::Node(Rights::USERS),
                 put(users::put_group).patch(users::patch_group).delete(users::delete_group),
             ),
         ),
         (
             "/pools/default/buckets/{bucket}/vbuckets",
-            by(Need::Bucket(Rights::BUCKET), post(vbuckets::set_range)),
+            change(Need::Bucket(Rights::BUCKET), post(vbuckets::set_range)),
         ),
         (
             "/pools/default/buckets/{bucket}/vbuckets/{vb}",
-            by(Need::Bucket(Rights::BUCKET), post(vbuckets::set)),
+            change(Need::Bucket(Rights::BUCKET), post(vbuckets::set)),
         ),
-        ("/pools/default/buckets/{bucket}/audit", by(Need::Bucket(Rights::BUCKET), post(audit::walk))),
-        ("/pools/default/buckets/{bucket}/backup", by(Need::Bucket(Rights::BUCKET), post(buckets::backup))),
+        ("/pools/default/buckets/{bucket}/audit", change(Need::Bucket(Rights::BUCKET), post(audit::walk))),
+        (
+            "/pools/default/buckets/{bucket}/backup",
+            change(Need::Bucket(Rights::BUCKET), post(buckets::backup)),
+        ),
     ])
-    .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::still))
-    .route_layer(axum::middleware::from_fn(admission::receive))
     .route_layer(axum::middleware::from_fn_with_state(console.clone(), login::to_change));
     Router::new()
         .route("/", get(page::root))

@@ -13,6 +13,7 @@ use crate::admission::Client;
 use crate::buckets::refused;
 use crate::login::Identity;
 use crate::memory::{Resident, resident};
+use crate::work::Party;
 use crate::{metrics, vbuckets};
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, State};
@@ -111,7 +112,7 @@ async fn sample(live: Arc<Live>, console: Console) {
     let mut frame = Arc::new(Frame::default());
     while !live.may_end() {
         let reads_memory = Instant::now() >= memory_due;
-        let read = console.measure(move |console| {
+        let read = console.measure(&Party::Node, move |console| {
             let begun = Instant::now();
             let memory = reads_memory.then(|| (resident(&console), begun.elapsed()));
             (figures(&console), memory)
@@ -132,8 +133,8 @@ async fn sample(live: Arc<Live>, console: Console) {
 }
 
 /// `GET /figures`.
-pub async fn show_figures(State(console): State<Console>) -> Response {
-    match console.measure(|console| figures(&console)).await {
+pub async fn show_figures(State(console): State<Console>, party: Party) -> Response {
+    match console.measure(&party, |console| figures(&console)).await {
         Ok(figures) => Json(figures).into_response(),
         Err(refusal) => refused(refusal),
     }

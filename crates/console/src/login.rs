@@ -6,9 +6,10 @@ use crate::admission::Client;
 use crate::buckets::refused;
 use crate::keys::place::Place;
 use crate::users;
+use axum::body::Body;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{ConnectInfo, RawPathParams, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
@@ -95,25 +96,9 @@ pub async fn to_change(
     let Some(LoggedIn { name, standing }) = log_in(&console, &client, request.headers()) else {
         return refusal();
     };
-    client.connection.set_logged_in();
+    client.connection.set_user(Arc::clone(&name));
     request.extensions_mut().insert(Identity { user: Some(name), standing });
     next.run(request).await
-}
-
-/// Looks at the rights again once the body is there, which may have taken a while.
-pub async fn still(
-    State(console): State<Console>,
-    Extension(identity): Extension<Identity>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    match identity.now(&console) {
-        Some(now) => {
-            request.extensions_mut().insert(now);
-            next.run(request).await
-        }
-        None => refusal(),
-    }
 }
 
 /// The user whose name and password are in the headers.
@@ -127,6 +112,7 @@ fn caller(client: &Client) -> Caller {
     Caller {
         address: Some(client.address),
         loopback: client.address.is_loopback(),
+        connection: client.connection.id(),
         mono_us: Clock::start().now().mono_us,
     }
 }
@@ -150,53 +136,95 @@ pub enum Need {
     Documents(Rights),
 }
 
+type PathParts = Result<RawPathParams, RawPathParamsRejection>;
+
 /// Lets requests through whose user has the rights.
 pub fn by(need: Need, handlers: MethodRouter<Console>) -> MethodRouter<Console> {
     handlers.route_layer(axum::middleware::from_fn_with_state(need, check))
 }
 
+/// The same for requests with bodies. A body is awaited only of a user who has the rights, and they are looked at again
+/// once it is there, which may take a while.
+pub fn by_then_body(console: &Console, need: Need, handlers: MethodRouter<Console>) -> MethodRouter<Console> {
+    handlers.route_layer(axum::middleware::from_fn_with_state((console.clone(), need), check_then_receive))
+}
+
 async fn check(
     State(need): State<Need>,
-    path: Result<RawPathParams, RawPathParamsRejection>,
+    path: PathParts,
     Extension(identity): Extension<Identity>,
     request: Request,
     next: Next,
 ) -> Response {
-    // A key need not be UTF-8. Where anything else is not, the handler refuses the request.
-    let path = path.ok();
-    let part = |name: &str| {
-        let found = path.iter().flatten().find(|(part, _)| *part == name);
-        found.map_or("", |(_, value)| value)
+    match need.met(&identity, &path, request.uri()) {
+        Ok(()) => next.run(request).await,
+        Err(response) => *response,
+    }
+}
+
+async fn check_then_receive(
+    State((console, need)): State<(Console, Need)>,
+    ConnectInfo(client): ConnectInfo<Client>,
+    path: PathParts,
+    Extension(identity): Extension<Identity>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if let Err(response) = need.met(&identity, &path, request.uri()) {
+        return *response;
+    }
+    let (parts, body) = request.into_parts();
+    let body = match client.connection.receive(body).await {
+        Ok(body) => body,
+        Err(response) => return *response,
     };
-    let (roles, bucket, scope) = (identity.roles(), part("bucket"), part("scope"));
-    let (is_allowed, permission) = match need {
-        Need::Login => (true, String::new()),
-        Need::Node(rights) => (roles.on_node().contain(rights), permission(rights, "cluster")),
-        Need::SeeBucket => {
-            (identity.sees(bucket), permission(Rights::SEE, &format!("cluster.bucket[{bucket}]")))
-        }
-        Need::ReadSome => (
-            roles.somewhere_in(bucket).contain(Rights::READ),
-            permission(Rights::READ, &format!("cluster.bucket[{bucket}]")),
-        ),
-        Need::Bucket(rights) => {
-            (roles.on(&[bucket]).contain(rights), permission(rights, &format!("cluster.bucket[{bucket}]")))
-        }
-        Need::Scope => (
-            roles.on(&[bucket, scope]).contain(Rights::COLLECTIONS),
-            permission(Rights::COLLECTIONS, &format!("cluster.scope[{bucket}:{scope}]")),
-        ),
-        Need::Documents(rights) => match Place::of(request.uri()) {
-            Ok(place) => {
+    let Some(identity) = identity.now(&console) else { return refusal() };
+    if let Err(response) = need.met(&identity, &path, &parts.uri) {
+        return *response;
+    }
+    let mut request = Request::from_parts(parts, Body::from(body));
+    request.extensions_mut().insert(identity);
+    next.run(request).await
+}
+
+impl Need {
+    /// Returns the answer for a user without the rights.
+    fn met(self, identity: &Identity, path: &PathParts, uri: &Uri) -> Result<(), Box<Response>> {
+        // A key need not be UTF-8. Where anything else is not, the handler refuses the request.
+        let path = path.as_ref().ok();
+        let part = |name: &str| {
+            let found = path.into_iter().flatten().find(|(part, _)| *part == name);
+            found.map_or("", |(_, value)| value)
+        };
+        let (roles, bucket, scope) = (identity.roles(), part("bucket"), part("scope"));
+        let (is_allowed, permission) = match self {
+            Self::Login => (true, String::new()),
+            Self::Node(rights) => (roles.on_node().contain(rights), permission(rights, "cluster")),
+            Self::SeeBucket => {
+                (identity.sees(bucket), permission(Rights::SEE, &format!("cluster.bucket[{bucket}]")))
+            }
+            Self::ReadSome => (
+                roles.somewhere_in(bucket).contain(Rights::READ),
+                permission(Rights::READ, &format!("cluster.bucket[{bucket}]")),
+            ),
+            Self::Bucket(rights) => (
+                roles.on(&[bucket]).contain(rights),
+                permission(rights, &format!("cluster.bucket[{bucket}]")),
+            ),
+            Self::Scope => (
+                roles.on(&[bucket, scope]).contain(Rights::COLLECTIONS),
+                permission(Rights::COLLECTIONS, &format!("cluster.scope[{bucket}:{scope}]")),
+            ),
+            Self::Documents(rights) => {
+                let place = Place::of(uri).map_err(|refusal| Box::new(refused(refusal)))?;
                 let names = place.names();
                 let kind = if names.len() > 1 { "collection" } else { "bucket" };
                 let object = format!("cluster.{kind}[{}]", names.join(":"));
                 (roles.on(&names).contain(rights), permission(rights, &object))
             }
-            Err(refusal) => return refused(refusal),
-        },
-    };
-    if is_allowed { next.run(request).await } else { forbidden(&permission) }
+        };
+        if is_allowed { Ok(()) } else { Err(forbidden(&permission).into()) }
+    }
 }
 
 /// The name of rights on an object, as clients know it.

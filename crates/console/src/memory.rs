@@ -15,6 +15,7 @@
 //! parts that may have such memory.
 
 use crate::buckets::refused;
+use crate::work::Party;
 use crate::{Console, DatabaseFigures, Refusal};
 use axum::Json;
 use axum::extract::{Path, State};
@@ -114,16 +115,23 @@ fn sum(parts: &[Part]) -> u64 {
 }
 
 /// `GET /memory`.
-pub async fn show(State(console): State<Console>) -> Response {
-    match console.measure(|console| resident(&console)).await {
+pub async fn show(State(console): State<Console>, party: Party) -> Response {
+    match console.measure(&party, |console| resident(&console)).await {
         Ok(resident) => Json(resident).into_response(),
         Err(refusal) => refused(refusal),
     }
 }
 
 /// `GET /pools/default/buckets/B/sizeClasses`.
-pub async fn size_classes(State(console): State<Console>, Path(name): Path<String>) -> Response {
-    match console.measure(move |console| console.node.bucket(&name).map(|bucket| sizes(&bucket))).await {
+pub async fn size_classes(
+    State(console): State<Console>,
+    party: Party,
+    Path(name): Path<String>,
+) -> Response {
+    match console
+        .measure(&party, move |console| console.node.bucket(&name).map(|bucket| sizes(&bucket)))
+        .await
+    {
         Ok(Some(document)) => Json(document).into_response(),
         Ok(None) => refused(Refusal::Missing),
         Err(refusal) => refused(refusal),

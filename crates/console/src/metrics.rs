@@ -5,6 +5,7 @@
 
 use crate::buckets::refused;
 use crate::memory::status_bytes;
+use crate::work::Party;
 use crate::{Console, DatabaseFigures, vbuckets};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -67,9 +68,9 @@ const fn gauge<S>(metric: &'static str, help: &'static str, value: fn(&S) -> u64
 }
 
 /// `GET /metrics`.
-pub async fn scrape(State(console): State<Console>, headers: HeaderMap) -> Response {
+pub async fn scrape(State(console): State<Console>, party: Party, headers: HeaderMap) -> Response {
     let format = Format::asked(&headers);
-    let made = console.measure(move |console| {
+    let made = console.measure(&party, move |console| {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(NodeCollector { console }));
         let mut text = String::new();

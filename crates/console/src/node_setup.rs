@@ -1,9 +1,10 @@
 //! What an operator says about the node: its name, memory, services, administrator, addresses for other networks.
 //! Single requests and `/clusterInit`, which takes everything at once, share their fields.
 
-use crate::buckets::{invalid, on_a_thread, refused};
+use crate::buckets::{invalid, refused};
 use crate::login::Identity;
 use crate::users::{check_name, checked_password};
+use crate::work::Party;
 use crate::{Console, Refusal, pools};
 use axum::extract::{Form, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -182,14 +183,20 @@ fn services(console: &Console, list: &str) -> Result<Vec<String>, Refusal> {
 
 /// Does what the form says, on a thread of its own. Memory first, since it may not fit; the administrator last, since
 /// from then on requests need a login.
-async fn apply(console: Console, identity: Identity, setup: Result<Setup, Refusal>) -> Result<(), Refusal> {
+async fn apply(
+    console: Console,
+    party: &Party,
+    identity: Identity,
+    setup: Result<Setup, Refusal>,
+) -> Result<(), Refusal> {
     let setup = setup?;
     let (control, map_changes) = (Arc::clone(&console.control), console.map_changes.clone());
-    on_a_thread("dm:setup", move || {
+    let node = Arc::clone(&console.node);
+    let set_up = move || {
         if setup.user.is_some() {
             control.may_set_administrator()?;
         }
-        let (memory_before, profile_before) = (control.memory_bytes(), console.node.profile());
+        let (memory_before, profile_before) = (control.memory_bytes(), node.profile());
         if let Some(mebibytes) = setup.memory_mib {
             control.set_memory(mebibytes << 20)?;
         }
@@ -213,8 +220,8 @@ async fn apply(console: Console, identity: Identity, setup: Result<Setup, Refusa
         }
         map_changes.send_replace(());
         set
-    })
-    .await
+    };
+    console.change(party, "dm:setup", set_up).await
 }
 
 fn answer(result: Result<(), Refusal>) -> Response {
@@ -227,16 +234,18 @@ fn answer(result: Result<(), Refusal>) -> Response {
 /// `POST /node/controller/rename`: the name that the node has in maps.
 pub async fn rename(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Form(fields): Fields,
 ) -> Response {
     let setup = setup(&console, fields, &["hostname"], &[]);
-    answer(apply(console, identity, setup).await)
+    answer(apply(console, &party, identity, setup).await)
 }
 
 /// `POST /node/controller/setupServices`.
 pub async fn set_services(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Form(fields): Fields,
 ) -> Response {
@@ -244,17 +253,18 @@ pub async fn set_services(
     let others = ["setDefaultMemQuotas", "setDefaultMemQuota", "hostname", "user", "password"];
     let fields = fields.into_iter().filter(|(field, _)| !others.contains(&field.as_str())).collect();
     let setup = setup(&console, fields, &["services"], &[]);
-    answer(apply(console, identity, setup).await)
+    answer(apply(console, &party, identity, setup).await)
 }
 
 /// `POST /pools/default`: the cluster's name, and memory.
 pub async fn set_pool(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Form(fields): Fields,
 ) -> Response {
     let setup = setup(&console, fields, &[], &[&["memoryQuota", "clusterName"][..], &QUOTAS].concat());
-    answer(apply(console, identity, setup).await)
+    answer(apply(console, &party, identity, setup).await)
 }
 
 /// `GET /settings/indexes`.
@@ -265,11 +275,12 @@ pub async fn index_settings(State(console): State<Console>) -> Json<Value> {
 /// `POST /settings/indexes`.
 pub async fn set_index_settings(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Form(fields): Fields,
 ) -> Response {
     let setup = setup(&console, fields, &[], &["storageMode"]);
-    match apply(console.clone(), identity, setup).await {
+    match apply(console.clone(), &party, identity, setup).await {
         Ok(()) => index_settings(State(console)).await.into_response(),
         Err(refusal) => refused(refusal),
     }
@@ -284,17 +295,19 @@ pub async fn web_settings(State(console): State<Console>) -> Json<Value> {
 /// `POST /settings/web`: the administrator. From then on requests need a login.
 pub async fn set_web_settings(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     headers: HeaderMap,
     Form(fields): Fields,
 ) -> Response {
     let setup = setup(&console, fields, &ADMINISTRATOR, &["port"]);
-    set_up(console, identity, &headers, setup).await
+    set_up(console, &party, identity, &headers, setup).await
 }
 
 /// `POST /clusterInit`: everything at once.
 pub async fn init(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     headers: HeaderMap,
     Form(fields): Fields,
@@ -302,45 +315,50 @@ pub async fn init(
     let own =
         ["hostname", "services", "memoryQuota", "clusterName", "indexerStorageMode", "port", "sendStats"];
     let setup = setup(&console, fields, &ADMINISTRATOR, &[&own[..], &QUOTAS].concat());
-    set_up(console, identity, &headers, setup).await
+    set_up(console, &party, identity, &headers, setup).await
 }
 
 async fn set_up(
     console: Console,
+    party: &Party,
     identity: Identity,
     headers: &HeaderMap,
     setup: Result<Setup, Refusal>,
 ) -> Response {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
     let host = host.unwrap_or_else(|| pools::host(&console, headers));
-    match apply(console, identity, setup).await {
+    match apply(console, party, identity, setup).await {
         Ok(()) => Json(json!({ "newBaseUri": format!("http://{host}/") })).into_response(),
         Err(refusal) => refused(refusal),
     }
 }
 
 /// `PUT /node/controller/setupAlternateAddresses/external`: a form with `hostname`, and ports by their names in maps.
-pub async fn set_external(State(console): State<Console>, Form(fields): Fields) -> Response {
+pub async fn set_external(State(console): State<Console>, party: Party, Form(fields): Fields) -> Response {
     let external = match external(fields) {
         Ok(external) => external,
         Err(refusal) => return refused(refusal),
     };
-    set_profile(console, |profile| profile.external = Some(external)).await
+    set_profile(console, &party, |profile| profile.external = Some(external)).await
 }
 
 /// `DELETE /node/controller/setupAlternateAddresses/external`.
-pub async fn remove_external(State(console): State<Console>) -> Response {
-    set_profile(console, |profile| profile.external = None).await
+pub async fn remove_external(State(console): State<Console>, party: Party) -> Response {
+    set_profile(console, &party, |profile| profile.external = None).await
 }
 
-async fn set_profile(console: Console, f: impl FnOnce(&mut Profile) + Send + 'static) -> Response {
+async fn set_profile(
+    console: Console,
+    party: &Party,
+    f: impl FnOnce(&mut Profile) + Send + 'static,
+) -> Response {
     let (control, map_changes) = (Arc::clone(&console.control), console.map_changes.clone());
     let change = move || {
         control.change_profile(Box::new(f))?;
         map_changes.send_replace(());
         Ok(())
     };
-    answer(on_a_thread("dm:setup", change).await)
+    answer(console.change(party, "dm:setup", change).await)
 }
 
 fn external(fields: Vec<(String, String)>) -> Result<External, Refusal> {

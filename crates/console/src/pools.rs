@@ -1,7 +1,8 @@
 //! The documents that describe the node as a whole.
 
-use crate::document::JsonText;
+use crate::buckets::refused;
 use crate::login::Identity;
+use crate::work::Party;
 use crate::{Console, document};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
@@ -31,16 +32,33 @@ pub async fn pools(State(console): State<Console>, Extension(identity): Extensio
 /// `GET /pools/default`.
 pub async fn default_pool(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     headers: HeaderMap,
-) -> Json<Value> {
-    Json(document::default_pool(&console, &identity, &host(&console, &headers)))
+) -> Response {
+    let host = host(&console, &headers);
+    described(&console, &party, move |console| Json(document::default_pool(&console, &identity, &host))).await
+}
+
+/// What `describe` makes in the party's turn.
+pub async fn described<T: IntoResponse>(
+    console: &Console,
+    party: &Party,
+    describe: impl FnOnce(Console) -> T + Send + 'static,
+) -> Response {
+    match console.describe(party, move |console| describe(console).into_response()).await {
+        Ok(response) => response,
+        Err(refusal) => refused(refusal),
+    }
 }
 
 /// `GET /pools/nodes`: the nodes of the cluster, each with the name it was configured under.
-pub async fn nodes(State(console): State<Console>, headers: HeaderMap) -> Json<Value> {
-    let node = document::this_node(&console, &host(&console, &headers));
-    Json(json!({ "name": "default", "nodes": [node] }))
+pub async fn nodes(State(console): State<Console>, party: Party, headers: HeaderMap) -> Response {
+    let host = host(&console, &headers);
+    let nodes = move |console: Console| {
+        Json(json!({ "name": "default", "nodes": [document::this_node(&console, &host)] }))
+    };
+    described(&console, &party, nodes).await
 }
 
 /// `GET /pools/default/tasks`: nothing is rebalanced, indexed or replicated.
@@ -55,8 +73,9 @@ pub async fn no_endpoint(method: Method, uri: Uri) -> Response {
 }
 
 /// `GET /pools/default/nodeServices`.
-pub async fn node_services(State(console): State<Console>, headers: HeaderMap) -> JsonText {
-    document::node_services(&console, &host(&console, &headers))
+pub async fn node_services(State(console): State<Console>, party: Party, headers: HeaderMap) -> Response {
+    let host = host(&console, &headers);
+    described(&console, &party, move |console| document::node_services(&console, &host)).await
 }
 
 /// The name by which the client reached this node: the `Host` header without the port if that is a plausible host, else

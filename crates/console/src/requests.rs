@@ -7,6 +7,7 @@ use crate::Console;
 use crate::buckets::{refused, unix_s};
 use crate::keys::place::encoded;
 use crate::login::Identity;
+use crate::work::Party;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -84,18 +85,26 @@ fn look(requests: &Requests, for_s: u32) {
 }
 
 /// `GET /requests/slow`.
-pub async fn slow(State(console): State<Console>, Extension(identity): Extension<Identity>) -> Response {
-    list(console, identity, Why::Slow).await
+pub async fn slow(
+    State(console): State<Console>,
+    party: Party,
+    Extension(identity): Extension<Identity>,
+) -> Response {
+    list(console, &party, identity, Why::Slow).await
 }
 
 /// `GET /requests/large`.
-pub async fn large(State(console): State<Console>, Extension(identity): Extension<Identity>) -> Response {
-    list(console, identity, Why::Large).await
+pub async fn large(
+    State(console): State<Console>,
+    party: Party,
+    Extension(identity): Extension<Identity>,
+) -> Response {
+    list(console, &party, identity, Why::Large).await
 }
 
-async fn list(console: Console, identity: Identity, why: Why) -> Response {
+async fn list(console: Console, party: &Party, identity: Identity, why: Why) -> Response {
     look(console.node.requests(), LIST_LOOK_S);
-    let read = console.measure(move |console| {
+    let read = console.measure(party, move |console| {
         let limits = console.node.limits();
         let (mut shown, hidden) = Readable::new(&console, identity.roles()).list(why);
         shown.truncate(NOTED_MAX);

@@ -4,6 +4,7 @@
 
 use crate::buckets::{refused, unix_s};
 use crate::vbuckets::execute;
+use crate::work::Party;
 use crate::{Console, Refusal};
 use axum::Json;
 use axum::extract::{Path, State};
@@ -16,7 +17,7 @@ use serde_json::{Map, Value, json};
 const GROUPS: [Group; 2] = [Group::General, Group::Couchbase];
 
 /// The handler.
-pub async fn of_bucket(State(console): State<Console>, Path(name): Path<String>) -> Response {
+pub async fn of_bucket(State(console): State<Console>, party: Party, Path(name): Path<String>) -> Response {
     let sample = move |console: Console| {
         let bucket = console.node.bucket(&name)?;
         let at_ms = unix_s() * 1000;
@@ -33,7 +34,7 @@ pub async fn of_bucket(State(console): State<Console>, Path(name): Path<String>)
             "hot_keys": [],
         }))
     };
-    match console.measure(sample).await {
+    match console.measure(&party, sample).await {
         Ok(Some(document)) => Json(document).into_response(),
         Ok(None) => refused(Refusal::Missing),
         Err(refusal) => refused(refusal),

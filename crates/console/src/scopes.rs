@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::answers::Answers;
-use crate::buckets::{missing, on_a_thread, refused};
+use crate::buckets::{missing, refused};
 use crate::login::Identity;
 use crate::vbuckets::execute;
-use crate::{Console, Refusal};
+use crate::work::{Lane, Party};
+use crate::{Console, Refusal, pools};
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -28,35 +29,46 @@ type Fields = Form<Vec<(String, String)>>;
 /// `GET /pools/default/buckets/B/scopes`: the manifest, as COLLECTIONS_GET_MANIFEST returns it: what the user may know.
 pub async fn manifest(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
 ) -> Response {
     let Some(bucket) = console.node.bucket(&name) else { return missing() };
-    let manifest = bucket.collections().manifest();
-    let visible = manifest.visible(|place| identity.roles().reach(&[&[&*name], place].concat()));
-    Json(visible.to_json()).into_response()
+    let show = move |_| {
+        let manifest = bucket.collections().manifest();
+        Json(manifest.visible(|place| identity.roles().reach(&[&[&*name], place].concat())).to_json())
+    };
+    pools::described(&console, &party, show).await
 }
 
 /// Changes the manifest of a bucket, and waits until a majority of each chain has the change.
 async fn change(
     console: Console,
+    party: &Party,
     bucket: &str,
     f: impl Fn(&mut Manifest) -> Result<(), ManifestError> + Clone + Send + 'static,
 ) -> Response {
-    change_on(console, bucket, move |manifest| f(manifest).map(|()| true)).await
+    change_on(console, party, bucket, move |manifest| f(manifest).map(|()| true)).await
 }
 
 /// The same by several changes, until `f` returns true. It goes on if the client does not wait for the answer: the
 /// letters are taken all the same.
 async fn change_on(
     console: Console,
+    party: &Party,
     bucket: &str,
     f: impl Fn(&mut Manifest) -> Result<bool, ManifestError> + Clone + Send + 'static,
 ) -> Response {
     let Some(bucket) = console.node.bucket(bucket) else { return missing() };
+    let turn = match console.lanes.turn(Lane::Awaited, party).await {
+        Ok(turn) => turn,
+        Err(refusal) => return refused(refusal),
+    };
+    let party = party.clone();
     let changes = async move {
+        let _turn = turn;
         loop {
-            match change_once(&console, &bucket, f.clone()).await {
+            match change_once(&console, &party, &bucket, f.clone()).await {
                 Ok((uid, true)) => return Json(json!({ "uid": format!("{uid:x}") })).into_response(),
                 Ok((_, false)) => {}
                 Err(response) => return *response,
@@ -70,6 +82,7 @@ async fn change_on(
 /// Makes one change. Returns the manifest's uid and what `f` returned.
 async fn change_once(
     console: &Console,
+    party: &Party,
     bucket: &Arc<Bucket>,
     f: impl Fn(&mut Manifest) -> Result<bool, ManifestError> + Clone + Send + 'static,
 ) -> Result<(u64, bool), Box<Response>> {
@@ -89,7 +102,7 @@ async fn change_once(
             Ok::<_, Refusal>(changed.map(|uid| (uid, is_last)))
         };
         // A thread of its own, since it may be written to disk.
-        match on_a_thread("dm:collections", change).await {
+        match console.change(party, "dm:collections", change).await {
             Ok(Ok(changed)) => break changed,
             Ok(Err(ManifestError::Unacknowledged)) if began.elapsed() < MAJORITY_TIMEOUT => {}
             Ok(Err(error)) => return Err(failed(&error).into()),
@@ -188,6 +201,7 @@ fn settings(fields: Vec<(String, String)>, allowed: &[&str]) -> Result<Settings,
 /// `POST /pools/default/buckets/B/scopes`: a form with the `name`.
 pub async fn add_scope(
     State(console): State<Console>,
+    party: Party,
     Path(bucket): Path<String>,
     Form(fields): Fields,
 ) -> Response {
@@ -199,21 +213,23 @@ pub async fn add_scope(
         Err(response) => return *response,
     };
     let Some(name) = name else { return bad_field("name", "The value must be supplied".into()) };
-    change(console, &bucket, move |manifest| manifest.add_scope(&name)).await
+    change(console, &party, &bucket, move |manifest| manifest.add_scope(&name)).await
 }
 
 /// `DELETE /pools/default/buckets/B/scopes/S`: the scope with its collections.
 pub async fn remove_scope(
     State(console): State<Console>,
+    party: Party,
     Path((bucket, scope)): Path<(String, String)>,
 ) -> Response {
-    change(console, &bucket, move |manifest| manifest.remove_scope(&scope)).await
+    change(console, &party, &bucket, move |manifest| manifest.remove_scope(&scope)).await
 }
 
 /// `POST /pools/default/buckets/B/scopes/S/collections`: a form with `name`, `maxTTL` (seconds; 0: the bucket's; -1:
 /// none) and `history`.
 pub async fn add_collection(
     State(console): State<Console>,
+    party: Party,
     Path((bucket, scope)): Path<(String, String)>,
     Form(fields): Fields,
 ) -> Response {
@@ -226,12 +242,16 @@ pub async fn add_collection(
     };
     let Some(name) = settings.name else { return bad_field("name", "The value must be supplied".into()) };
     let (max_ttl_s, history) = (settings.max_ttl_s.unwrap_or(0), settings.history.unwrap_or(false));
-    change(console, &bucket, move |manifest| manifest.add_collection(&scope, &name, max_ttl_s, history)).await
+    change(console, &party, &bucket, move |manifest| {
+        manifest.add_collection(&scope, &name, max_ttl_s, history)
+    })
+    .await
 }
 
 /// `PATCH /pools/default/buckets/B/scopes/S/collections/C`: a form with `maxTTL` and `history`.
 pub async fn set_collection(
     State(console): State<Console>,
+    party: Party,
     Path((bucket, scope, name)): Path<(String, String, String)>,
     Form(fields): Fields,
 ) -> Response {
@@ -243,20 +263,25 @@ pub async fn set_collection(
         Err(response) => return *response,
     };
     let Settings { max_ttl_s, history, .. } = settings;
-    change(console, &bucket, move |manifest| manifest.set_collection(&scope, &name, max_ttl_s, history)).await
+    change(console, &party, &bucket, move |manifest| {
+        manifest.set_collection(&scope, &name, max_ttl_s, history)
+    })
+    .await
 }
 
 /// `DELETE /pools/default/buckets/B/scopes/S/collections/C`.
 pub async fn remove_collection(
     State(console): State<Console>,
+    party: Party,
     Path((bucket, scope, name)): Path<(String, String, String)>,
 ) -> Response {
-    change(console, &bucket, move |manifest| manifest.remove_collection(&scope, &name)).await
+    change(console, &party, &bucket, move |manifest| manifest.remove_collection(&scope, &name)).await
 }
 
 /// `PUT /pools/default/buckets/B/scopes`: a JSON document of all that there is to be afterwards.
 pub async fn replace(
     State(console): State<Console>,
+    party: Party,
     Path(bucket): Path<String>,
     Json(body): Json<Value>,
 ) -> Response {
@@ -264,7 +289,7 @@ pub async fn replace(
         Ok(wanted) => wanted,
         Err(reason) => return bad_field("scopes", reason),
     };
-    change_on(console, &bucket, move |manifest| manifest.become_like(&wanted)).await
+    change_on(console, &party, &bucket, move |manifest| manifest.become_like(&wanted)).await
 }
 
 fn wanted(body: &Value) -> Result<Vec<Wanted>, String> {

@@ -9,7 +9,7 @@
 //! ```
 //! That a bucket has an index is remembered until the bucket is gone, and nothing else.
 
-use crate::admission::{Client, Serves, received};
+use crate::admission::{Client, Serves};
 use crate::{Console, login};
 use axum::Json;
 use axum::extract::{ConnectInfo, Query, Request, State};
@@ -46,18 +46,20 @@ pub async fn divert(
             Json(json!({ "status": "OK" })).into_response()
         }
         (_, "/query/service" | "/query") if service == QUERY => {
-            let body = match received(body).await {
+            if console.control.is_provisioned() {
+                let Some(user) = login::log_in(&console, &client, &parts.headers) else {
+                    return failed(
+                        StatusCode::UNAUTHORIZED,
+                        NO_ACCESS,
+                        "Log in with a user's name and password.",
+                    );
+                };
+                client.connection.set_user(user.name);
+            }
+            let body = match client.connection.receive(body).await {
                 Ok(body) => body,
                 Err(refusal) => return *refusal,
             };
-            if console.control.is_provisioned() && login::log_in(&console, &client, &parts.headers).is_none()
-            {
-                return failed(
-                    StatusCode::UNAUTHORIZED,
-                    NO_ACCESS,
-                    "Log in with a user's name and password.",
-                );
-            }
             query(&console, &statement(&parts.headers, &parts.uri, &body))
         }
         (method, _) => {

@@ -4,6 +4,7 @@
 
 use crate::admission::Client;
 use crate::login::Identity;
+use crate::work::Party;
 use crate::{Console, buckets, document, pools};
 use axum::Extension;
 use axum::body::{Body, Bytes};
@@ -55,7 +56,13 @@ pub async fn terse(
                 }
             };
             let bucket = console.node.bucket(&name)?;
-            let map = format!("{}\n\n\n\n", document::terse(&console, &bucket, &host).0);
+            let map =
+                move |console: Console| format!("{}\n\n\n\n", document::terse(&console, &bucket, &host).0);
+            let map = console.describe(&Party::Node, map).await.ok()?;
+            // It may have taken a while.
+            if !identity.now(&console)?.sees(&name) {
+                return None;
+            }
             let map = connection.charge(Bytes::from(map), permit);
             Some((Ok::<_, Infallible>(map), (console, changes, Some(revision))))
         }

@@ -2,14 +2,14 @@
 //!
 //! COMPAT: SDKs recognise "unknown user" and "not found" by their words.
 
-use crate::buckets::{invalid, on_a_thread, refused, unix_s};
+use crate::buckets::{invalid, refused, unix_s};
 use crate::login::Identity;
+use crate::work::Party;
 use crate::{Console, Refusal};
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use kv::users::NAME_MAX;
 use kv::users::kept::{Group, Kept, KeptUser, Keys};
 use kv::users::roles::{ANY, Depth, ROLES, Rights, Role, RoleKind};
 use serde_json::{Map, Value, json};
@@ -33,8 +33,8 @@ const ROLES_MAX: usize = 1000;
 type Fields = Form<Vec<(String, String)>>;
 
 /// `GET /settings/rbac/users`.
-pub async fn list(State(console): State<Console>) -> Response {
-    shown(console, |console| {
+pub async fn list(State(console): State<Console>, party: Party) -> Response {
+    shown(console, &party, |console| {
         let kept = console.node.users().kept();
         Some(console.node.users().names().iter().filter_map(|name| user(&console, &kept, name)).collect())
     })
@@ -42,8 +42,12 @@ pub async fn list(State(console): State<Console>) -> Response {
 }
 
 /// What `f` makes on a thread of its own: there may be many users, with many roles.
-async fn shown(console: Console, f: impl FnOnce(Console) -> Option<Value> + Send + 'static) -> Response {
-    match console.measure(f).await {
+async fn shown(
+    console: Console,
+    party: &Party,
+    f: impl FnOnce(Console) -> Option<Value> + Send + 'static,
+) -> Response {
+    match console.measure(party, f).await {
         Ok(Some(document)) => Json(document).into_response(),
         Ok(None) => refused(no_such("Unknown user.")),
         Err(refusal) => refused(refusal),
@@ -51,33 +55,46 @@ async fn shown(console: Console, f: impl FnOnce(Console) -> Option<Value> + Send
 }
 
 /// `GET /settings/rbac/users/DOMAIN`.
-pub async fn list_domain(State(console): State<Console>, Path(domain): Path<String>) -> Response {
-    if domain == LOCAL { list(State(console)).await } else { Json(json!([])).into_response() }
+pub async fn list_domain(
+    State(console): State<Console>,
+    party: Party,
+    Path(domain): Path<String>,
+) -> Response {
+    if domain == LOCAL { list(State(console), party).await } else { Json(json!([])).into_response() }
 }
 
 /// `GET /settings/rbac/users/DOMAIN/USER`.
-pub async fn show(State(console): State<Console>, Path((domain, name)): Path<(String, String)>) -> Response {
+pub async fn show(
+    State(console): State<Console>,
+    party: Party,
+    Path((domain, name)): Path<(String, String)>,
+) -> Response {
     let find = move |console: Console| {
         let kept = console.node.users().kept();
         user(&console, &kept, &name).filter(|_| domain == LOCAL)
     };
-    shown(console, find).await
+    shown(console, &party, find).await
 }
 
 /// `GET /settings/rbac/groups`.
-pub async fn groups(State(console): State<Console>) -> Response {
+pub async fn groups(State(console): State<Console>, party: Party) -> Response {
     let all = |console: Console| {
         let kept = console.node.users().kept();
         Some(kept.groups.iter().map(|(name, group)| group_document(name, group)).collect())
     };
-    shown(console, all).await
+    shown(console, &party, all).await
 }
 
 /// `GET /settings/rbac/groups/GROUP`.
-pub async fn group(State(console): State<Console>, Path(name): Path<String>) -> Response {
-    match console.node.users().kept().groups.get(&name) {
-        Some(group) => Json(group_document(&name, group)).into_response(),
-        None => refused(no_such("Unknown group.")),
+pub async fn group(State(console): State<Console>, party: Party, Path(name): Path<String>) -> Response {
+    let find = move |console: Console| {
+        let kept = console.node.users().kept();
+        kept.groups.get(&name).map(|group| group_document(&name, group))
+    };
+    match console.measure(&party, find).await {
+        Ok(Some(document)) => Json(document).into_response(),
+        Ok(None) => refused(no_such("Unknown group.")),
+        Err(refusal) => refused(refusal),
     }
 }
 
@@ -272,12 +289,10 @@ fn existing_roles(console: &Console, list: &str) -> Result<Vec<Role>, Refusal> {
 
 /// Refuses what cannot be the name of a user or group.
 pub fn check_name(field: &'static str, name: &str) -> Result<(), Refusal> {
-    let is_allowed = |c: char| !c.is_control() && !c.is_whitespace() && !"()<>,;:\\\"/[]?={}".contains(c);
-    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_allowed) {
-        let reason = format!(
-            "The name must have 1 to {NAME_MAX} bytes, and no spaces, control characters or any of \
-             ()<>,;:\\\"/[]?={{}}"
-        );
+    let is_allowed = |c: char| !c.is_whitespace() && !"()<>,;:\\\"/[]?={}".contains(c);
+    if !kv::users::is_name(name) || !name.chars().all(is_allowed) {
+        let reason =
+            format!("The name must have {}, and no spaces or any of ()<>,;:\\\"/[]?={{}}", kv::users::NAME);
         return Err(invalid(field, reason));
     }
     Ok(())
@@ -286,16 +301,29 @@ pub fn check_name(field: &'static str, name: &str) -> Result<(), Refusal> {
 /// Changes users and groups on a thread of its own, since they are written to disk.
 async fn change(
     console: Console,
+    party: &Party,
     f: impl FnOnce(&mut Kept) -> Result<(), Refusal> + Send + 'static,
 ) -> Response {
+    change_with(console, party, None, |kept, _| f(kept)).await
+}
+
+/// The same with the keys of a password, which are derived before anything is locked.
+async fn change_with(
+    console: Console,
+    party: &Party,
+    password: Option<String>,
+    f: impl FnOnce(&mut Kept, Option<Keys>) -> Result<(), Refusal> + Send + 'static,
+) -> Response {
     let (control, map_changes) = (Arc::clone(&console.control), console.map_changes.clone());
+    let node = Arc::clone(&console.node);
     let change = move || {
-        let changed = control.change_users(Box::new(f));
+        let keys = password.map(|password| node.users().derive(password.as_bytes()));
+        let changed = control.change_users(Box::new(move |kept| f(kept, keys)));
         // Streams end whose users may no longer see their buckets.
         map_changes.send_replace(());
         changed
     };
-    match on_a_thread("dm:users", change).await {
+    match console.change(party, "dm:users", change).await {
         Ok(()) => StatusCode::OK.into_response(),
         Err(refusal) => refused(refusal),
     }
@@ -355,25 +383,28 @@ const USER_FIELDS: [&str; 4] = ["name", "password", "roles", "groups"];
 /// `PUT /settings/rbac/users/local/USER`: creates a user, or replaces all but the password, which may be left out.
 pub async fn put(
     state: State<Console>,
+    party: Party,
     identity: Extension<Identity>,
     path: Path<(String, String)>,
     fields: Fields,
 ) -> Response {
-    set(state, identity, path, fields, false).await
+    set(state, party, identity, path, fields, false).await
 }
 
 /// `PATCH /settings/rbac/users/local/USER`: changes what is given.
 pub async fn patch(
     state: State<Console>,
+    party: Party,
     identity: Extension<Identity>,
     path: Path<(String, String)>,
     fields: Fields,
 ) -> Response {
-    set(state, identity, path, fields, true).await
+    set(state, party, identity, path, fields, true).await
 }
 
 async fn set(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Path((domain, name)): Path<(String, String)>,
     Form(fields): Fields,
@@ -382,12 +413,12 @@ async fn set(
     let request = check_other_user(&console, &domain, &name)
         .and_then(|()| check_name("_", &name))
         .and_then(|()| request(&console, fields, &USER_FIELDS));
-    let request = match request {
+    let mut request = match request {
         Ok(request) => request,
         Err(refusal) => return refused(refusal),
     };
-    let node = Arc::clone(&console.node);
-    change(console, move |kept| {
+    let password = request.password.take();
+    change_with(console, &party, password, move |kept, keys| {
         let old = kept.users.get(&name).cloned();
         if old.is_none() && only_given {
             return Err(no_such("Unknown user."));
@@ -397,7 +428,6 @@ async fn set(
         } else if kept.users.len() >= COUNT_MAX {
             return Err(invalid("_", format!("There are {COUNT_MAX} users, the maximum.")));
         }
-        let keys: Option<Keys> = request.password.map(|password| node.users().derive(password.as_bytes()));
         let password_changed_s = match (&keys, &old) {
             (None, Some(old)) => old.password_changed_s,
             _ => unix_s(),
@@ -429,13 +459,14 @@ async fn set(
 /// `DELETE /settings/rbac/users/local/USER`. Connections of the user stay, without any rights.
 pub async fn delete(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Path((domain, name)): Path<(String, String)>,
 ) -> Response {
     if let Err(refusal) = check_other_user(&console, &domain, &name) {
         return refused(refusal);
     }
-    change(console, move |kept| {
+    change(console, &party, move |kept| {
         let old = kept.users.get(&name).ok_or(no_such("User was not found."))?;
         check_over_others(&identity, kept.roles_of(old))?;
         kept.users.remove(&name);
@@ -447,25 +478,28 @@ pub async fn delete(
 /// `PUT /settings/rbac/groups/GROUP`: creates or replaces a group.
 pub async fn put_group(
     state: State<Console>,
+    party: Party,
     identity: Extension<Identity>,
     path: Path<String>,
     fields: Fields,
 ) -> Response {
-    set_group(state, identity, path, fields, false).await
+    set_group(state, party, identity, path, fields, false).await
 }
 
 /// `PATCH /settings/rbac/groups/GROUP`: changes what is given.
 pub async fn patch_group(
     state: State<Console>,
+    party: Party,
     identity: Extension<Identity>,
     path: Path<String>,
     fields: Fields,
 ) -> Response {
-    set_group(state, identity, path, fields, true).await
+    set_group(state, party, identity, path, fields, true).await
 }
 
 async fn set_group(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
     Form(fields): Fields,
@@ -477,7 +511,7 @@ async fn set_group(
         Ok(request) => request,
         Err(refusal) => return refused(refusal),
     };
-    change(console, move |kept| {
+    change(console, &party, move |kept| {
         let old = kept.groups.get(&name).cloned();
         if let Some(old) = &old {
             check_over_others(&identity, &old.roles)?;
@@ -503,10 +537,11 @@ async fn set_group(
 /// `DELETE /settings/rbac/groups/GROUP`: its members lose its roles.
 pub async fn delete_group(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
 ) -> Response {
-    change(console, move |kept| {
+    change(console, &party, move |kept| {
         let old = kept.groups.get(&name).ok_or(no_such("Group was not found."))?;
         check_over_others(&identity, &old.roles)?;
         check_members(&identity, kept, &name)?;
@@ -522,6 +557,7 @@ pub async fn delete_group(
 /// `POST /controller/changePassword`: of the user who asks; a form with `password`.
 pub async fn change_password(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Form(fields): Fields,
 ) -> Response {
@@ -534,13 +570,12 @@ pub async fn change_password(
         Ok(password) => password,
         Err(refusal) => return refused(refusal),
     };
-    let node = Arc::clone(&console.node);
-    change(console.clone(), move |kept| {
+    change_with(console.clone(), &party, Some(password), move |kept, keys| {
         if identity.now(&console).is_none() {
             return Err(no_such("Unknown user."));
         }
         let user = kept.users.get_mut(&name).ok_or(no_such("Unknown user."))?;
-        user.keys = node.users().derive(password.as_bytes());
+        keys.into_iter().for_each(|keys| user.keys = keys);
         user.password_changed_s = unix_s();
         Ok(())
     })

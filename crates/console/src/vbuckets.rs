@@ -3,6 +3,7 @@
 use crate::answers::Answers;
 use crate::buckets::{invalid, missing, refused};
 use crate::login::{Identity, forbidden, permission};
+use crate::work::{Lane, Party};
 use crate::{Console, Refusal};
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
@@ -19,9 +20,21 @@ type Fields = Form<Vec<(String, String)>>;
 
 /// `GET /pools/default/buckets/B/vbuckets`: the role of each vBucket, and what it has. 503 while its journal is read:
 /// it is not known before.
-pub async fn list(State(console): State<Console>, Path(name): Path<String>) -> Response {
+pub async fn list(State(console): State<Console>, party: Party, Path(name): Path<String>) -> Response {
     let Some(bucket) = console.node.bucket(&name) else { return missing() };
-    all_shown(&console, &bucket, 0..=bucket.vbuckets() - 1)
+    let all = 0..=bucket.vbuckets() - 1;
+    described(&console, &party, bucket, all).await
+}
+
+/// Those that are shown, in the party's turn: there may be many.
+async fn described(
+    console: &Console,
+    party: &Party,
+    bucket: Arc<Bucket>,
+    vbs: RangeInclusive<u16>,
+) -> Response {
+    let show = move |console: Console| all_shown(&console, &bucket, vbs);
+    console.describe(party, show).await.unwrap_or_else(refused)
 }
 
 /// `GET /pools/default/buckets/B/vbuckets/N`.
@@ -76,6 +89,7 @@ fn unavailable(vb: VbId, why: &impl std::fmt::Display) -> Response {
 /// accept nothing lower is on disk. The answer is what GET shows then.
 pub async fn set(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Path((name, vb)): Path<(String, u16)>,
     Form(fields): Fields,
@@ -83,7 +97,7 @@ pub async fn set(
     let Some((bucket, vb)) = find(&console, &name, vb) else { return missing() };
     match request(&fields, false) {
         Ok(Wanted { change, .. }) => match check_names(&console, &identity, &name, &change) {
-            None => set_all(console, bucket, vb.0..=vb.0, change).await,
+            None => set_all(console, party, bucket, vb.0..=vb.0, change).await,
             Some(forbidden) => forbidden,
         },
         Err(refusal) => refused(refusal),
@@ -106,6 +120,7 @@ fn check_names(
 /// first that cannot be changed ends it: those before it are changed.
 pub async fn set_range(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
     Form(fields): Fields,
@@ -123,51 +138,80 @@ pub async fn set_range(
     if first > last || last > end {
         return refused(invalid("last", format!("Allowed: first <= last <= {end}.")));
     }
-    set_all(console, bucket, first..=last, change).await
+    set_all(console, party, bucket, first..=last, change).await
 }
 
 /// Goes on if the client does not wait for the answer: the letters are taken all the same.
 async fn set_all(
     console: Console,
+    party: Party,
     bucket: Arc<Bucket>,
     vbs: RangeInclusive<u16>,
     change: RoleChange,
 ) -> Response {
-    let all = tokio::spawn(async move { set_each(&console, &bucket, vbs, change).await });
+    let turn = match console.lanes.turn(Lane::Awaited, &party).await {
+        Ok(turn) => turn,
+        Err(refusal) => return refused(refusal),
+    };
+    let all = tokio::spawn(async move {
+        let _turn = turn;
+        set_each(&console, &party, bucket, vbs, change).await
+    });
     all.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
 async fn set_each(
     console: &Console,
-    bucket: &Bucket,
+    party: &Party,
+    bucket: Arc<Bucket>,
     vbs: RangeInclusive<u16>,
     change: RoleChange,
 ) -> Response {
+    let (own, of, range) = (console.clone(), Arc::clone(&bucket), vbs.clone());
+    let set = move || Ok(set_now(&own, &of, range, &change));
+    let (mut result, tickets) = match console.change(party, "dm:roles", set).await {
+        Ok(set) => set,
+        Err(refusal) => return refused(refusal),
+    };
+    for ticket in tickets {
+        if Answers::outcome(console, ticket).await != Outcome::Persisted {
+            let text = "The promise of the term is not on disk yet\r\n";
+            result = result.and(Err((StatusCode::SERVICE_UNAVAILABLE, text).into_response().into()));
+        }
+    }
+    match result {
+        Ok(()) => described(console, party, bucket, vbs).await,
+        Err(response) => *response,
+    }
+}
+
+/// Changes roles up to the first that cannot be changed. Returns why, and the tickets of the promises that are not on
+/// disk yet.
+fn set_now(
+    console: &Console,
+    bucket: &Bucket,
+    vbs: RangeInclusive<u16>,
+    change: &RoleChange,
+) -> (Result<(), Box<Response>>, Vec<u64>) {
     let mut result = Ok(());
     let mut tickets = Vec::new();
-    for vb in vbs.clone().map(VbId) {
+    for vb in vbs.map(VbId) {
         if let Some(why) = bucket.closed(vb) {
-            result = Err(unavailable(vb, &why));
+            result = Err(unavailable(vb, &why).into());
             break;
         }
         let set = execute(console, |cx| set_one(bucket, cx, vb, change.clone()));
         match set {
             Ok(ticket) => tickets.extend(ticket),
             Err(why) => {
-                result = Err(why.answer(vb));
+                result = Err(why.answer(vb).into());
                 break;
             }
         }
     }
     console.node.note_map_change();
     console.map_changes.send_replace(());
-    for ticket in tickets {
-        if Answers::outcome(console, ticket).await != Outcome::Persisted {
-            let text = "The promise of the term is not on disk yet\r\n";
-            result = result.and(Err((StatusCode::SERVICE_UNAVAILABLE, text).into_response()));
-        }
-    }
-    result.map_or_else(|response| response, |()| all_shown(console, bucket, vbs))
+    (result, tickets)
 }
 
 /// Why a role was not set, or its promise is not kept.

@@ -31,6 +31,10 @@ const BACKUPS: &str = "backups";
 const COLLECTIONS: &str = "collections";
 /// Maximum size of a file of collections.
 const COLLECTIONS_BYTES_MAX: u64 = 4 << 20;
+/// Backups of a bucket that there may be before a user who manages only the bucket makes another one.
+pub const BACKUPS_MAX: usize = 16;
+/// The share of the disk, one in so many bytes, that a backup leaves free for all buckets.
+const DISK_RESERVE: u64 = 20;
 /// The engine's file; a directory without it is not a bucket.
 pub const IDENTITY: &str = "bucket.json";
 /// This module's file beside it.
@@ -42,6 +46,43 @@ pub const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 pub struct BucketStore {
     data: PathBuf,
     disk: AnyDisk,
+}
+
+/// Why there is no backup.
+#[derive(Debug)]
+pub enum NoBackup {
+    /// There are [`BACKUPS_MAX`] of the bucket.
+    TooMany,
+    /// The disk would have too little left for all buckets.
+    DiskFull {
+        /// What it has left now.
+        free_bytes: u64,
+        /// What it must have left.
+        needed_bytes: u64,
+    },
+    /// The disk has failed, or there is a backup of this label.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for NoBackup {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The bytes of a bucket that a backup copies: those of each shard's newest segment, into which it writes.
+fn newest_bytes(bucket: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for shard in fs::read_dir(bucket)? {
+        let shard = shard?.path();
+        if !shard.is_dir() {
+            continue;
+        }
+        let segments = fs::read_dir(&shard)?.flatten().map(|entry| entry.path());
+        let newest = segments.filter(|path| path.extension().is_some_and(|end| end == "segment")).max();
+        bytes += newest.and_then(|path| fs::metadata(path).ok()).map_or(0, |metadata| metadata.len());
+    }
+    Ok(bytes)
 }
 
 impl BucketStore {
@@ -66,8 +107,14 @@ impl BucketStore {
     }
 
     /// Copies a bucket while it is served and returns the copy's directory. Sealed segments are shared with the bucket
-    /// by hard links.
-    pub fn backup(&self, name: &str, label: &str, persistence: &Persistence) -> io::Result<PathBuf> {
+    /// by hard links. If it `is_bounded`, there may be [`BACKUPS_MAX`] of them.
+    pub fn backup(
+        &self,
+        name: &str,
+        label: &str,
+        persistence: &Persistence,
+        is_bounded: bool,
+    ) -> Result<PathBuf, NoBackup> {
         // Of two concurrent backups with one label, the second would take the first one's directory for its own and
         // remove it.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -77,6 +124,16 @@ impl BucketStore {
         self.make_directory(&parent.join(name))?;
         let directory = parent.join(name).join(label);
         let is_new = !directory.exists();
+        if is_bounded && is_new && fs::read_dir(parent.join(name))?.count() >= BACKUPS_MAX {
+            return Err(NoBackup::TooMany);
+        }
+        let disk = rustix::fs::statvfs(&parent).map_err(io::Error::from)?;
+        let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+        let reserve_bytes = disk.f_blocks.saturating_mul(disk.f_frsize) / DISK_RESERVE;
+        let needed_bytes = newest_bytes(&self.directory(name))?.saturating_add(reserve_bytes);
+        if free_bytes < needed_bytes {
+            return Err(NoBackup::DiskFull { free_bytes, needed_bytes });
+        }
         let settings = self.directory(name).join(SETTINGS);
         let copied = persistence.copy(&directory, &mut Buffer::default()).and_then(|()| {
             write_whole(
@@ -88,7 +145,8 @@ impl BucketStore {
             // The directory is not a complete backup and must not be mistaken for one.
             let _ = fs::remove_dir_all(&directory);
         }
-        copied.map(|()| directory)
+        copied?;
+        Ok(directory)
     }
 
     /// The existing buckets with their settings. Completes interrupted deletions.

@@ -1,7 +1,7 @@
 //! Changes to a running node: buckets within the node's memory, the users, draining. One per process.
 
 use crate::allocator;
-use crate::bucket_store::{BucketStore, IDENTITY};
+use crate::bucket_store::{BACKUPS_MAX, BucketStore, IDENTITY, NoBackup};
 use crate::budgets::{Budgets, DoesNotFit};
 use crate::config::keys::BUCKET_MEMORY_MIN;
 use crate::config::{BucketSection, OvsdbSection, size};
@@ -325,7 +325,7 @@ impl console::Control for Control {
         self.create_sized(&request.name, request.settings)
     }
 
-    fn backup_bucket(&self, name: &str, label: &str) -> Result<PathBuf, Refusal> {
+    fn backup_bucket(&self, name: &str, label: &str, is_bounded: bool) -> Result<PathBuf, Refusal> {
         let bucket = self.node.bucket(name).ok_or(Refusal::Missing)?;
         let Some(persistence) = bucket.persistence() else {
             let reason = "Only persistent buckets can be copied, and this one is ephemeral.";
@@ -335,16 +335,29 @@ impl console::Control for Control {
             let reason = format!("Label: allowed are {BUCKET_NAME}.");
             return Err(Refusal::Invalid { field: "label", reason });
         }
-        let directory =
-            self.store()?.backup(name, label, persistence).map_err(|error| match error.kind() {
-                // It was deleted meanwhile, and its files with it.
-                _ if bucket.is_gone() => Refusal::Missing,
-                io::ErrorKind::AlreadyExists => {
-                    let reason = format!("A backup {label:?} already exists.");
-                    Refusal::Invalid { field: "label", reason }
-                }
-                _ => failed(name, &error),
-            })?;
+        let made = self.store()?.backup(name, label, persistence, is_bounded);
+        let directory = made.map_err(|why| match why {
+            // It was deleted meanwhile, and its files with it.
+            _ if bucket.is_gone() => Refusal::Missing,
+            NoBackup::TooMany => Refusal::TooMany {
+                reason: format!(
+                    "There are {BACKUPS_MAX} backups of this bucket. A user who may manage the node can make more; on \
+                     the machine, some can be moved away."
+                ),
+            },
+            NoBackup::DiskFull { free_bytes, needed_bytes } => Refusal::NotNow {
+                reason: format!(
+                    "The disk has {} MiB left, and a backup needs {} MiB, of which it leaves a part to all buckets.",
+                    free_bytes >> 20,
+                    needed_bytes.div_ceil(1 << 20)
+                ),
+            },
+            NoBackup::Failed(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let reason = format!("A backup {label:?} already exists.");
+                Refusal::Invalid { field: "label", reason }
+            }
+            NoBackup::Failed(error) => failed(name, &error),
+        })?;
         tracing::info!(bucket = name, directory = %directory.display(), "backup complete");
         Ok(directory)
     }

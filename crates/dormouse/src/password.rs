@@ -18,8 +18,6 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 const USERS_MAX: usize = 1000;
 /// Maximum size of a users file.
 const USERS_FILE_BYTES_MAX: u64 = 2 << 20;
-/// Longest name, the same as for `auth.user`.
-const NAME_BYTES_MAX: usize = 128;
 
 /// Where the users come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,11 +121,14 @@ fn users(auth: &AuthSection) -> Result<Vec<(String, String)>, Problem> {
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
         let (user, password) = match line.split_once(':') {
             Some((user, password))
-                if (1..=NAME_BYTES_MAX).contains(&user.len())
+                if kv::users::is_name(user)
                     && !user.contains(char::is_whitespace)
                     && (1..=PASSWORD_BYTES_MAX).contains(&password.len()) =>
             {
                 (user.to_owned(), password.to_owned())
+            }
+            Some((user, _)) if !kv::users::is_name(user) => {
+                return Err(refused(&format!("line {}: a name must have {}", index + 1, kv::users::NAME)));
             }
             _ => return Err(refused(&format!("line {} is not user:password", index + 1))),
         };

@@ -233,9 +233,10 @@ pub fn problem_of(refusal: Refusal) -> Problem {
     match refusal {
         Refusal::Missing => Problem::new("bucket: not found"),
         Refusal::NoSuch { answer: what } | Refusal::Forbidden { permission: what } => Problem::new(what),
-        Refusal::Invalid { reason, .. } | Refusal::NotNow { reason } | Refusal::Failed { reason } => {
-            Problem::new(reason)
-        }
+        Refusal::Invalid { reason, .. }
+        | Refusal::TooMany { reason }
+        | Refusal::NotNow { reason }
+        | Refusal::Failed { reason } => Problem::new(reason),
     }
 }
 

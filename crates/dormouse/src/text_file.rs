@@ -13,7 +13,15 @@ const PIPE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Opens a regular file for reading; anything else is refused without waiting.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    let file = open(path)?;
+    regular(open(path, OFlags::empty())?)
+}
+
+/// The same, but not through a symbolic link.
+pub fn open_itself(path: &Path) -> io::Result<File> {
+    regular(open(path, OFlags::NOFOLLOW)?)
+}
+
+fn regular(file: File) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
 }
 
@@ -25,7 +33,7 @@ pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<String> {
 /// Reads a file of at most `bytes_max` bytes. It may be a pipe, like the shell's `<(command)`, if its writer writes
 /// soon.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<String> {
-    let mut file = open(path)?;
+    let mut file = open(path, OFlags::empty())?;
     let kind = file.metadata()?.file_type();
     if kind.is_fifo() {
         text(&mut Pipe { file, since: Instant::now() }, bytes_max)
@@ -34,9 +42,9 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<String> {
     }
 }
 
-fn open(path: &Path) -> io::Result<File> {
+fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     // Without this flag, opening a pipe waits for its other end. For a regular file it has no effect.
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let flags = (flags | OFlags::NONBLOCK).bits().cast_signed();
     File::options().read(true).custom_flags(flags).open(path)
 }
 

@@ -6,7 +6,6 @@ use crate::node_client::{Destruction, NodeArgs, NodeClient, Question, encoded, n
 use crate::quantity::UNKNOWN;
 use crate::terminal::{aligned, ask_password, shown};
 use anyhow::{bail, ensure};
-use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -71,7 +70,7 @@ pub enum UserCommand {
   dormouse user password bob --user ada --password-file password          a new one for somebody else")]
     Password {
         /// The user [default: the one who logs in]
-        #[arg(value_parser = NonEmptyStringValueParser::new())]
+        #[arg(value_parser = name)]
         name: Option<String>,
         #[command(flatten)]
         password: NewPassword,
@@ -158,7 +157,7 @@ pub enum GroupCommand {
 #[derive(Debug, Args)]
 pub struct UserName {
     /// The user's name
-    #[arg(value_name = "USER", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(value_name = "USER", value_parser = name)]
     name: String,
 }
 
@@ -166,8 +165,16 @@ pub struct UserName {
 #[derive(Debug, Args)]
 pub struct GroupName {
     /// The group's name
-    #[arg(value_name = "GROUP", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(value_name = "GROUP", value_parser = name)]
     name: String,
+}
+
+/// The name of a user or group.
+fn name(text: &str) -> Result<String, String> {
+    match kv::users::is_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("a name must have {}", kv::users::NAME)),
+    }
 }
 
 /// What a user has besides a password.

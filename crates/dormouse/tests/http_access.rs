@@ -65,6 +65,24 @@ fn a_web_page_cannot_drive_the_node() {
     }
 }
 
+#[test]
+fn a_request_without_a_host_is_refused() {
+    let server = start(&[]);
+    for path in ["/", "/health", "/pools", "/nowhere"] {
+        for (version, host, status) in [
+            ("1.1", "", "400"),
+            ("1.1", "Host: 127.0.0.1\r\nHost: 127.0.0.1\r\n", "400"),
+            ("1.1", "Host: evil.example\r\n", "421"),
+            ("1.0", "", if path == "/nowhere" { "404" } else { "200" }),
+        ] {
+            let request = format!("GET {path} HTTP/{version}\r\n{host}Connection: close\r\n\r\n");
+            let mut answer = String::new();
+            open(&server, request.as_bytes()).read_to_string(&mut answer).expect("an answer");
+            assert_eq!(answer.get(9..12), Some(status), "{request}{answer}");
+        }
+    }
+}
+
 /// Opens a connection and sends these bytes.
 fn open(server: &Server, bytes: &[u8]) -> TcpStream {
     let mut stream = server.http_connection();

@@ -61,6 +61,11 @@ pub use verify::{Verified, verify, verify_with_progress};
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Returns true if a shard has a file of this name, when nothing is being written.
+pub fn is_file_name(name: &str) -> bool {
+    [manifest::NAME, synced::NAME].contains(&name) || segment::number_of(name.as_ref()).is_some()
+}
+
 /// Identifies a shard. A directory with another shard's segments is not opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {

@@ -34,6 +34,39 @@ pub const DEVELOPMENT_PASSWORD: &str = "password";
 
 /// Longest name of a user, bytes.
 pub const NAME_MAX: usize = 128;
+/// What may be the name of a user or group, in words.
+pub const NAME: &str = "1 to 128 bytes without control characters, or those that are invisible or change the direction of text, \
+    and neither . nor ..";
+
+/// Returns true if a user or group may have this name.
+pub fn is_name(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len())
+        && !matches!(name, "." | "..")
+        && !name.chars().any(|c| c.is_control() || is_invisible(c))
+}
+
+/// Characters that are not seen themselves, or make others be seen elsewhere: two names may look the same.
+const fn is_invisible(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
+}
 
 const SALT_LEN: usize = 16;
 /// Whose keys verify a plain password that has no digest yet.
@@ -216,7 +249,7 @@ impl Users {
 
     /// Logs in with a plain password: PLAIN, memcached's ASCII login, HTTP.
     ///
-    /// The same work is done for a wrong password and for an unknown name. Of a caller who is blocked nothing is
+    /// The same work is done for a wrong password and for an unknown name. Of a caller who is refused nothing is
     /// derived.
     pub fn log_in(&self, name: &str, password: &[u8], caller: Caller) -> Option<LoggedIn> {
         let digest = self.digest(name, password);
@@ -233,7 +266,7 @@ impl Users {
         let known = user.as_ref().map(|user| Arc::clone(&user.name));
         let mut is_right = constant_time_eq(&digest, &expected.unwrap_or_default());
         // Not while the table of attempts is held, and not for those who are refused anyway.
-        if !is_right && self.derives.load(Relaxed) && !self.attempts.is_blocked(caller, known.clone()) {
+        if !is_right && self.derives.load(Relaxed) && !self.attempts.is_refused(caller, known.clone()) {
             let salt = self.made_up_salt(LOGIN_HASH, name);
             let made_up = ScramKeys::impossible(LOGIN_HASH, &salt, scram::ITERATIONS);
             is_right = keys.as_ref().unwrap_or(&made_up).verify(password);
@@ -418,7 +451,22 @@ mod tests {
 
     fn caller(address: &str, mono_us: u64) -> Caller {
         let address: std::net::IpAddr = address.parse().unwrap();
-        Caller { address: Some(address), loopback: address.is_loopback(), mono_us }
+        Caller { address: Some(address), loopback: address.is_loopback(), connection: 0, mono_us }
+    }
+
+    #[test]
+    fn names_are_what_they_look_like() {
+        for good in
+            ["ann", "ann@realm", "...", ".ann", "\u{440}\u{443}", "\u{5d0}\u{5d1}", "a b", &"x".repeat(128)]
+        {
+            assert!(is_name(good), "{good:?}");
+        }
+        let long = "x".repeat(129);
+        for bad in
+            ["", ".", "..", "a\nb", "a\u{7f}", "a\u{85}", "nna\u{202e}", "\u{2066}ann", "ann\u{200b}", &long]
+        {
+            assert!(!is_name(bad), "{bad:?}");
+        }
     }
 
     fn named(user: Option<LoggedIn>) -> Option<Arc<str>> {
@@ -522,6 +570,35 @@ mod tests {
             assert!(users.log_in("ann", b"s3cret", at(address)).is_some(), "{address}");
         }
         assert!(users.log_in("bob", b"s3cret", at("192.0.2.1")).is_some());
+    }
+
+    #[test]
+    fn guessing_keeps_out_no_other_connection_of_the_network() {
+        let users = users();
+        let at = |connection, ms: u64| Caller { connection, ..caller("192.0.2.1", ms * 1000) };
+        for ms in 0..60_000 {
+            for guesser in [1, 2] {
+                assert_eq!(named(users.log_in("ann", b"wrong", at(guesser, ms))), None);
+            }
+            if ms % 100 == 99 {
+                assert!(users.log_in("ann", b"s3cret", at(1000 + ms, ms)).is_some(), "after {ms} ms");
+            }
+        }
+        let LoginFigures { failed, refused } = users.login_figures();
+        // Ten freely, after each delay of up to 4 s one, and the other connection's first.
+        assert!((25..=35).contains(&(failed - refused)), "{}", failed - refused);
+    }
+
+    #[test]
+    fn a_connection_for_each_guess_gains_one_in_a_second() {
+        let users = users();
+        for ms in 0..60_000 {
+            let at = Caller { connection: ms, ..caller("192.0.2.1", ms * 1000) };
+            assert_eq!(named(users.log_in("ann", b"wrong", at)), None);
+        }
+        let LoginFigures { failed, refused } = users.login_figures();
+        assert!((60 + 25..=60 + 38).contains(&(failed - refused)), "{}", failed - refused);
+        assert_eq!(users.attempts.connections(), 4096);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kv::clients::{Client, Listener};
 use kv::users::Caller;
+use kv::users::attempts::next_connection;
 use kv::{Bucket, Cookie, NodeContext, Now};
 use wire::couchbase::Feature;
 
@@ -89,6 +90,8 @@ pub struct Peer {
     pub close: bool,
     /// The connection's number in its thread.
     pub connection: u32,
+    /// Its number among all connections that may log in.
+    pub login_connection: u64,
     /// Waiting answers, while there are any.
     pub waits: Option<Box<Waits>>,
     /// Couchbase: what HELLO granted, and a SASL exchange in progress.
@@ -113,6 +116,7 @@ impl Peer {
             lost_bucket: false,
             close: false,
             connection: 0,
+            login_connection: next_connection(),
             waits: None,
             couchbase: Default::default(),
         }
@@ -131,7 +135,8 @@ impl Peer {
 
     /// The client as the caller of a login.
     pub(super) fn caller(&self, now: Now) -> Caller {
-        Caller { address: self.address, loopback: self.loopback, mono_us: now.mono_us }
+        let Self { address, loopback, login_connection: connection, .. } = *self;
+        Caller { address, loopback, connection, mono_us: now.mono_us }
     }
 
     /// The cookie under which the answer to the request being executed can wait.

@@ -476,7 +476,7 @@ fn who_is_deleted_between_password_and_login_gets_nothing() {
     keep(&admin, "eve", "admin");
     let users = admin.node.users();
     let now = admin.cx.now;
-    let caller = kv::users::Caller { address: None, loopback: true, mono_us: now.mono_us };
+    let caller = kv::users::Caller { address: None, loopback: true, connection: 0, mono_us: now.mono_us };
     let before = users.log_in("eve", b"eve", caller).expect("the password is right").standing;
     users.set_kept(Kept::default());
     assert!(users.standing("eve").is_none());

@@ -19,6 +19,7 @@ use super::place::{self, Place};
 use super::{Refused, check_key, collection_of, fetched, on_documents};
 use crate::answers::Answers;
 use crate::buckets::invalid;
+use crate::work::Party;
 use crate::{Console, Refusal};
 
 /// Which version of the document the change is for.
@@ -82,7 +83,13 @@ impl NewExpiry {
 }
 
 /// `PUT .../docs/KEY`.
-pub async fn put(console: Console, mut place: Place, headers: HeaderMap, body: &[u8]) -> Response {
+pub async fn put(
+    console: Console,
+    party: Party,
+    mut place: Place,
+    headers: HeaderMap,
+    body: &[u8],
+) -> Response {
     let parsed = form(&headers, body).and_then(|form| {
         let cas = merged(form.cas, query_cas(&mut place)?)?;
         place.end("key, cas")?;
@@ -98,11 +105,12 @@ pub async fn put(console: Console, mut place: Place, headers: HeaderMap, body: &
         Ok(parsed) => parsed,
         Err(refusal) => return Refused::from(refusal).into_response(),
     };
-    change(console, place, move |console, bucket, key| store(console, bucket, key, condition, &form)).await
+    let store = move |console: &_, bucket: &_, key: Key<'_>| store(console, bucket, key, condition, &form);
+    change(console, party, place, store).await
 }
 
 /// `DELETE .../docs/KEY`.
-pub async fn delete(console: Console, mut place: Place, headers: HeaderMap) -> Response {
+pub async fn delete(console: Console, party: Party, mut place: Place, headers: HeaderMap) -> Response {
     let parsed = query_cas(&mut place).and_then(|cas| {
         place.end("key, cas")?;
         condition(&headers, cas)
@@ -115,7 +123,8 @@ pub async fn delete(console: Console, mut place: Place, headers: HeaderMap) -> R
         Ok(condition) => condition,
         Err(refusal) => return Refused::from(refusal).into_response(),
     };
-    change(console, place, move |console, bucket, key| remove(console, bucket, key, condition.cas())).await
+    let remove = move |console: &_, bucket: &_, key: Key<'_>| remove(console, bucket, key, condition.cas());
+    change(console, party, place, remove).await
 }
 
 /// A change that is done, or the ticket of the one that waits.
@@ -127,6 +136,7 @@ enum Made {
 /// Changes a document to completion, even if the client no longer waits for it, and answers.
 async fn change(
     console: Console,
+    party: Party,
     place: Place,
     f: impl FnOnce(&Console, &Arc<Bucket>, Key<'_>) -> Result<Made, KvError> + Send + 'static,
 ) -> Response {
@@ -135,7 +145,7 @@ async fn change(
         return Refused::from(Refusal::NotNow { reason: reason.into() }).into_response();
     }
     let changing = tokio::spawn(async move {
-        let made = on_documents(&console, move |console| {
+        let made = on_documents(&console, &party, move |console| {
             let (bucket, collection) = collection_of(console, &place)?;
             let bytes = place.key.clone().unwrap_or_default();
             let key = Key { collection, bytes: &bytes };

@@ -17,6 +17,7 @@ use super::place::{Place, encoded};
 use super::{Refused, collection_of, fetched, on_documents};
 use crate::Console;
 use crate::login::Identity;
+use crate::work::Party;
 
 /// Bytes of a value that are shown unless the request says otherwise: what can be stored over HTTP.
 const SHOWN_BYTES: u64 = 64 << 10;
@@ -60,7 +61,12 @@ impl Stored {
 }
 
 /// `GET .../docs/KEY`.
-pub async fn show(console: Console, Extension(identity): Extension<Identity>, mut place: Place) -> Response {
+pub async fn show(
+    console: Console,
+    party: Party,
+    Extension(identity): Extension<Identity>,
+    mut place: Place,
+) -> Response {
     let shown_bytes = match place.take_number("bytes", 1..=SHOWN_BYTES_MAX) {
         Ok(bytes) => usize::try_from(bytes.unwrap_or(SHOWN_BYTES)).unwrap_or_default(),
         Err(refusal) => return Refused::from(refusal).into_response(),
@@ -69,7 +75,7 @@ pub async fn show(console: Console, Extension(identity): Extension<Identity>, mu
         return Refused::from(refusal).into_response();
     }
     let sees_system = identity.roles().on(&place.names()).contain(Rights::SYSTEM_ATTRIBUTES);
-    let look = on_documents(&console, move |console| {
+    let look = on_documents(&console, &party, move |console| {
         let (bucket, collection) = collection_of(console, &place)?;
         let bytes = place.key.clone().unwrap_or_default();
         let look = look(console, &bucket, Key { collection, bytes: &bytes }, sees_system)?;

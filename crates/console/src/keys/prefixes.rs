@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use super::place::{Place, encoded};
 use super::{Refused, collection_of, walk};
 use crate::buckets::{invalid, refused};
+use crate::work::Party;
 use crate::{Console, Refusal};
 
 /// Documents of a sample, and least and most of them: few groups of the index tell nothing, or there are none.
@@ -180,7 +181,7 @@ impl Drawn {
 }
 
 /// `GET /pools/default/buckets/B/prefixes`.
-pub async fn show(State(console): State<Console>, uri: Uri) -> Response {
+pub async fn show(State(console): State<Console>, party: Party, uri: Uri) -> Response {
     let parsed = Place::of(&uri).and_then(|mut place| {
         let wanted = Wanted::of(&mut place)?;
         Ok((place, wanted))
@@ -189,7 +190,7 @@ pub async fn show(State(console): State<Console>, uri: Uri) -> Response {
         Ok(parsed) => parsed,
         Err(refusal) => return refused(refusal),
     };
-    match console.walk(move |console| estimate(&console, &place, &wanted)).await {
+    match console.walk(&party, move |console| estimate(&console, &place, &wanted)).await {
         Ok(Ok(document)) => Json(document).into_response(),
         Ok(Err(refused)) => refused.into_response(),
         Err(refusal) => refused(refusal),

@@ -93,8 +93,7 @@ impl<T> Kind<T> {
             },
             Self::BucketName { .. } => BUCKET_NAME.into(),
             Self::UserName { .. } => {
-                "1 to 128 characters without control characters and ( ) < > @ , ; : \\ \" / [ ] ? = { }"
-                    .into()
+                format!("{}; none of ( ) < > @ , ; : \\ \" / [ ] ? = {{ }}", kv::users::NAME)
             }
             Self::Path { .. } => "a path, or \"\" for none".into(),
             Self::Remotes { .. } => {
@@ -353,6 +352,5 @@ pub fn is_host_name(name: &str) -> bool {
 }
 
 fn is_user_name(name: &str) -> bool {
-    (1..=128).contains(&name.chars().count())
-        && !name.chars().any(|c| c.is_control() || r#"()<>@,;:\"/[]?={}"#.contains(c))
+    kv::users::is_name(name) && !name.chars().any(|c| r#"()<>@,;:\"/[]?={}"#.contains(c))
 }

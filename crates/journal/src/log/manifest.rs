@@ -45,7 +45,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const NAME: &str = "MANIFEST";
+pub(super) const NAME: &str = "MANIFEST";
 const NEW: &str = "MANIFEST.new";
 const VERSION: u32 = 3;
 /// The previous version, without entries that are left.

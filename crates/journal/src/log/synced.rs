@@ -30,7 +30,7 @@ use crate::{Disk, File, Open, write_all_at};
 use std::io;
 use std::path::{Path, PathBuf};
 
-const NAME: &str = "SYNCED";
+pub(super) const NAME: &str = "SYNCED";
 const SLOT_BYTES: usize = 64;
 /// A sector that is torn while one slot is written does not hold the other.
 const SLOT_OFFSETS: [u64; 2] = [0, 512];

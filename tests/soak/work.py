@@ -81,24 +81,22 @@ class Measured:
 class Honest:
     """The process's client: it asks for one document after the other."""
 
-    def __init__(self, address, shared):
-        self.connection = BinaryConnection.opened(address, bucket=HONEST_BUCKET, user=HONEST, password=PASSWORD)
-        self.shared = shared
+    def __init__(self, connection, shared):
+        self.socket, self.shared = connection.socket, shared
         keys = [b"honest-%d" % number for number in range(HONEST_DOCUMENTS)]
         for number, key in enumerate(keys):
-            answer = self.connection.store(key, HONEST_VALUE + key, vbucket=number)
+            answer = connection.store(key, HONEST_VALUE + key, vbucket=number)
             assert answer.status == SUCCESS, answer
         self.asked = [(request(GET, key, vbucket=number), HONEST_VALUE + key) for number, key in enumerate(keys)]
-        self.connection.socket.setblocking(True)
-        whole, rest = divmod(LOOK_S, 1)
-        self.connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(whole), int(rest * 1e6)))
+        self.socket.setblocking(True)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(LOOK_S * 1e6)))
 
     def answer(self, length, deadline):
         """The bytes that come before the deadline, at most this many."""
         data = b""
         while len(data) < length and time.monotonic() < deadline:
             with contextlib.suppress(BlockingIOError):
-                if not (more := self.connection.socket.recv(length - len(data))):
+                if not (more := self.socket.recv(length - len(data))):
                     break
                 data += more
         return data
@@ -114,7 +112,7 @@ class Honest:
             length = HEAD_BYTES + EXTRAS_BYTES + len(value)
             before, sent = turns.value, time.monotonic()
             try:
-                self.connection.socket.sendall(data)
+                self.socket.sendall(data)
                 got = self.answer(length, deadline + GRACE_S)
             except OSError as error:
                 found.problems.append(f"honest client: {error}")
@@ -138,7 +136,7 @@ class Honest:
 
 
 def honest(address, shared, pipe):
-    client = Honest(address, shared)
+    client = Honest(BinaryConnection.opened(address, bucket=HONEST_BUCKET, user=HONEST, password=PASSWORD), shared)
     pipe.send("connected")
     while (wanted := pipe.recv()) is not None:
         pipe.send(client.measure(*wanted))

@@ -70,7 +70,7 @@ nemesis: ## Half an hour of three nodes under faults that overlap, promoted by t
 soak-memory: ## Half an hour of full buckets whose values shrink, grow, expire and move (SOAK_SECONDS=120 for a slice)
 	SOAK_SECONDS=$${SOAK_SECONDS:-1800} tests/run.sh install build soak-memory
 
-soak-hostile: ## Five minutes of everything hostile at once beside honest clients, whose p99 is bounded (SOAK_SECONDS=60 for a slice)
+soak-hostile: ## Five minutes of everything hostile at once, then every attack alone, beside honest clients whose p99 is bounded (SOAK_SECONDS=60)
 	SOAK_SECONDS=$${SOAK_SECONDS:-300} tests/run.sh install build soak-hostile
 
 soak-limits: ## Resident memory against node.memory in every mix that holds much: 50 runs of 40 s at four sizes (RUNS=1 SECONDS_EACH=10 for a slice)

@@ -57,6 +57,10 @@ const BUFFER_BYTES: usize = 256 << 10;
 const SEND_BYTES: usize = 128 << 10;
 /// An idle thread returns its cached blocks after this time.
 const REST_MS: u64 = 5_000;
+/// While stopping: a peer that takes none of its answers for this long is not waited for.
+const STOPPING_STUCK_MS: u64 = 500;
+/// While stopping: how often to look for those.
+const STOPPING_LOOK_MS: u64 = 100;
 /// Index blocks that wait for another worker's batch to end are checked again after this time.
 const RETIRED_MS: u64 = 10;
 
@@ -201,7 +205,8 @@ impl Worker {
     fn sleep(&self) -> Option<Duration> {
         let now_ms = self.cx.now.mono_ms();
         let retired_ms = self.retired.then_some(now_ms + RETIRED_MS);
-        let due = [self.next_deadline_ms(), self.relief_at_ms, self.rest_at_ms, self.stop_at_ms, retired_ms];
+        let stop_ms = self.stop_at_ms.map(|at_ms| at_ms.min(now_ms + STOPPING_LOOK_MS));
+        let due = [self.next_deadline_ms(), self.relief_at_ms, self.rest_at_ms, stop_ms, retired_ms];
         let next_ms = due.into_iter().flatten().min();
         // One millisecond late is better than slightly early, which would wake twice.
         let next = next_ms.map(|next_ms| Duration::from_millis(next_ms.saturating_sub(now_ms) + 1));
@@ -457,16 +462,21 @@ impl Worker {
         false
     }
 
-    /// While stopping: closes connections without unsent output now, the others once it is sent or the grace period is
-    /// over.
+    /// While stopping: closes connections without unsent output now, the others once it is sent, their peer takes nothing
+    /// of it, or the grace period is over.
     fn drain(&mut self, now_ms: u64) -> bool {
-        let stop_at_ms =
-            *self.stop_at_ms.get_or_insert(now_ms.saturating_add(self.shared.grace_ms.load(Relaxed)));
+        let grace_ms = self.shared.grace_ms.load(Relaxed);
+        let stop_at_ms = *self.stop_at_ms.get_or_insert(now_ms.saturating_add(grace_ms));
+        let since_ms = stop_at_ms.saturating_sub(grace_ms);
         self.take_arrivals();
+        let is_over = |connection: &Connection| match &connection.backlog {
+            Some(backlog) => now_ms >= backlog.progress_ms.max(since_ms) + STOPPING_STUCK_MS,
+            // The requests of a session that is elsewhere are dropped.
+            None => !connection.session.has_waits() || connection.away.is_some(),
+        };
         for id in 0..u32::try_from(self.connections.len()).unwrap_or(u32::MAX) {
-            let waits = |c: &Connection| c.session.has_waits() && c.away.is_none();
-            let waits = matches!(self.connections.get(id as usize), Some(Some(c)) if waits(c));
-            if self.backlog_of(id).is_none() && !waits || now_ms >= stop_at_ms {
+            let connection = self.connections.get(id as usize).and_then(Option::as_ref);
+            if connection.is_some_and(|connection| now_ms >= stop_at_ms || is_over(connection)) {
                 self.close(id);
             }
         }

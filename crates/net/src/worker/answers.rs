@@ -167,8 +167,4 @@ impl Worker {
             Err(_) => self.close_because(id, "error"),
         }
     }
-
-    pub(super) fn backlog_of(&self, id: u32) -> Option<&Backlog> {
-        self.connections.get(id as usize)?.as_ref()?.backlog.as_deref()
-    }
 }

@@ -10,10 +10,10 @@
 //! ```
 //! All but Handling wait for the client.
 //!
-//! * A connection is always accepted. If there are then more than [`CONNECTIONS_MAX`], one is cut off that waits for its
-//!   client: of the user with the most connections, if that has more than [`SHARE`]; else one without a login, of the
-//!   address with the most of these; else one of the user with the most. Of several, the longest waiting. So a client
-//!   that sends a request at once is served, whatever others hold open.
+//! * A connection is always accepted. If there are then more than [`CONNECTIONS_MAX`], one is cut off that waits for
+//!   its client: of the user with the most connections, if that has more than [`SHARE`]; else one without a login, of
+//!   the address with the most of these; else one of the user with the most. Of several, the longest waiting. So a
+//!   client that sends a request at once is served, whatever others hold open.
 //! * If none of them waits, the new connection is in the reserve, of [`RESERVE`] connections. It gets an answer to
 //!   `/health`, and to all else that there are too many.
 //! * Streams of maps and events are counted separately, up to [`STREAMS_MAX`]; a logged-in client displaces one that
@@ -50,6 +50,7 @@ use tokio::time::{Instant, Sleep};
 use transport::{Handshakes, Listener, ServerTls, Stream};
 
 use crate::socket::{Socket, Watched};
+use crate::work::Party;
 
 /// Maximum number of open HTTP connections, not counting streams.
 const CONNECTIONS_MAX: usize = 512;
@@ -175,8 +176,8 @@ impl State {
         !matches!(self.phase, Phase::Handling | Phase::Streaming)
     }
 
-    fn party(&self) -> Party<'_> {
-        self.user.as_deref().map_or(Party::Address(self.address), Party::User)
+    fn party(&self) -> Party {
+        self.user.clone().map_or(Party::Address(self.address), Party::User)
     }
 
     /// Upper bound of the memory it holds.
@@ -199,13 +200,6 @@ impl State {
             Phase::Body | Phase::Handling | Phase::Answering | Phase::Streaming => None,
         }
     }
-}
-
-/// Whose a connection is. Those without a login come first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Party<'s> {
-    Address(IpAddr),
-    User(&'s str),
 }
 
 /// All open connections.
@@ -291,7 +285,7 @@ impl Table {
         }
         let Some(user) = self.states.get(&id).and_then(|state| state.user.clone()) else { return false };
         let counts = counted(self.streams().map(|(_, state)| (state.party(), 1)));
-        let own = counts.get(&Party::User(&user)).copied().unwrap_or_default();
+        let own = counts.get(&Party::User(user)).copied().unwrap_or_default();
         let displaced = self.streams().filter_map(|(id, state)| {
             let count = counts.get(&state.party()).copied().unwrap_or_default();
             (state.user.is_none() || count > own + 1).then_some((id, state, count))
@@ -318,7 +312,7 @@ impl Table {
 }
 
 /// The sums of each party.
-fn counted<'s>(parts: impl Iterator<Item = (Party<'s>, usize)>) -> HashMap<Party<'s>, usize> {
+fn counted(parts: impl Iterator<Item = (Party, usize)>) -> HashMap<Party, usize> {
     parts.fold(HashMap::new(), |mut sums, (party, count)| {
         *sums.entry(party).or_default() += count;
         sums

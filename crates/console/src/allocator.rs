@@ -49,8 +49,13 @@ fn document(console: &Console) -> Value {
 
 /// `POST /allocator`: a form of settings, by their names in `[allocator]`. They stay in force until the configuration
 /// is read again.
-pub async fn set(State(console): State<Console>, Form(fields): Form<Vec<(String, String)>>) -> Response {
-    match console.control.set_allocator(&fields) {
+pub async fn set(
+    State(console): State<Console>,
+    party: Party,
+    Form(fields): Form<Vec<(String, String)>>,
+) -> Response {
+    let control = Arc::clone(&console.control);
+    match console.change(&party, "dm:settings", move || control.set_allocator(&fields)).await {
         Ok(()) => StatusCode::OK.into_response(),
         Err(refusal) => refused(refusal),
     }

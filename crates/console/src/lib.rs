@@ -47,7 +47,8 @@
 //! It runs on one thread with a tokio current-thread runtime, separate from the data ports. Work that takes longer, or
 //! waits for a disk or for another thread, gets its own thread in its turn ([`work`]), so that `/health` is answered
 //! meanwhile. Reads need a login if a password is configured; changes always do, and their bodies are awaited only of
-//! users with the rights. [`guard`] refuses requests of web pages, [`admission`] bounds what connections take. What only the binary knows (users, budgets, draining) comes through [`Control`].
+//! users with the rights. [`guard`] refuses requests of web pages, [`admission`] bounds what connections take. What
+//! only the binary knows (users, budgets, draining) comes through [`Control`].
 #![deny(unsafe_code)]
 
 mod admission;

@@ -4,6 +4,7 @@
 //! the log asks for the lines after the last one it has.
 
 use crate::buckets::{invalid, refused};
+use crate::work::Party;
 use crate::{Console, Refusal};
 use axum::Json;
 use axum::extract::{Form, State};
@@ -93,17 +94,24 @@ pub struct LogTail {
 }
 
 /// `GET /log?lines=N&level=LEVEL&after=NUMBER&format=json`.
-pub async fn show(State(console): State<Console>, Form(fields): Form<Vec<(String, String)>>) -> Response {
+pub async fn show(
+    State(console): State<Console>,
+    party: Party,
+    Form(fields): Form<Vec<(String, String)>>,
+) -> Response {
     let (question, is_text) = match wanted(&fields) {
         Ok(wanted) => wanted,
         Err(refusal) => return refused(refusal),
     };
-    let tail = console.control.log_tail(&question);
-    if is_text {
-        let text: String = tail.lines.iter().map(line).collect();
-        return ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response();
-    }
-    Json(tail).into_response()
+    let show = move |console: Console| {
+        let tail = console.control.log_tail(&question);
+        if is_text {
+            let text: String = tail.lines.iter().map(line).collect();
+            return ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response();
+        }
+        Json(tail).into_response()
+    };
+    console.measure(&party, show).await.unwrap_or_else(refused)
 }
 
 /// A line as text.

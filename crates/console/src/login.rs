@@ -5,7 +5,8 @@ use crate::Console;
 use crate::admission::Client;
 use crate::buckets::refused;
 use crate::keys::place::Place;
-use crate::users;
+use crate::work::Party;
+use crate::{pools, users};
 use axum::body::Body;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{ConnectInfo, RawPathParams, Request, State};
@@ -257,9 +258,16 @@ pub fn forbidden(permission: &str) -> Response {
 /// `GET /whoami`: the user of the request, after [`to_change`].
 ///
 /// COMPAT: gocb's `WaitUntilReady` of the management service waits for this to answer 200.
-pub async fn whoami(Extension(identity): Extension<Identity>) -> Json<Value> {
-    let roles: Vec<Value> = identity.roles().iter().map(users::role).collect();
-    Json(json!({ "id": identity.user.as_deref(), "domain": "local", "roles": roles }))
+pub async fn whoami(
+    State(console): State<Console>,
+    party: Party,
+    Extension(identity): Extension<Identity>,
+) -> Response {
+    let show = move |_| {
+        let roles: Vec<Value> = identity.roles().iter().map(users::role).collect();
+        Json(json!({ "id": identity.user.as_deref(), "domain": "local", "roles": roles }))
+    };
+    pools::described(&console, &party, show).await
 }
 
 fn refusal() -> Response {

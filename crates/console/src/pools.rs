@@ -46,10 +46,7 @@ pub async fn described<T: IntoResponse>(
     party: &Party,
     describe: impl FnOnce(Console) -> T + Send + 'static,
 ) -> Response {
-    match console.describe(party, move |console| describe(console).into_response()).await {
-        Ok(response) => response,
-        Err(refusal) => refused(refusal),
-    }
+    console.describe(party, |console| describe(console).into_response()).await.unwrap_or_else(refused)
 }
 
 /// `GET /pools/nodes`: the nodes of the cluster, each with the name it was configured under.

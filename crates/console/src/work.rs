@@ -64,8 +64,8 @@ impl Lane {
     }
 }
 
-/// Whose work it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Whose work, or connection, it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Party {
     /// A user.
     User(Arc<str>),

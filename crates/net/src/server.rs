@@ -157,8 +157,8 @@ pub struct Server {
 impl Server {
     /// Starts `workers` workers, the acceptor and the pager. Workers are executing threads 0 to `workers - 1` and the
     /// pager is thread `workers`. Then come the thread that polls deadlines, those of persistent buckets, and those for
-    /// requests that take long: [`executing_threads`] in all. `handshakes` is required if a listener speaks TLS, or if connections to other
-    /// nodes do, as `to_nodes` says.
+    /// requests that take long: [`executing_threads`] in all. `handshakes` is required if a listener speaks TLS, or if
+    /// connections to other nodes do, as `to_nodes` says.
     pub fn start(
         node: Arc<Node>,
         listeners: Vec<Listener>,

@@ -15,8 +15,8 @@
 //! * A peer that does not read its answers is not read from once its backlog exceeds the limit, or its share of what
 //!   all connections may still hold. It is dropped when it has taken nothing for a minute.
 //!
-//! [`turn`] covers everything up to the execution of requests, [`answers`] what happens to the answers, [`away`] requests
-//! that are executed on another thread; [`recorder`] measures while somebody looks.
+//! [`turn`] covers everything up to the execution of requests, [`answers`] what happens to the answers, [`away`] what is
+//! executed on another thread; [`recorder`] measures while somebody looks.
 
 mod answers;
 mod away;
@@ -462,8 +462,8 @@ impl Worker {
         false
     }
 
-    /// While stopping: closes connections without unsent output now, the others once it is sent, their peer takes nothing
-    /// of it, or the grace period is over.
+    /// While stopping: closes connections without unsent output now, the others once it is sent, their peer takes
+    /// nothing of it, or the grace period is over.
     fn drain(&mut self, now_ms: u64) -> bool {
         let grace_ms = self.shared.grace_ms.load(Relaxed);
         let stop_at_ms = *self.stop_at_ms.get_or_insert(now_ms.saturating_add(grace_ms));

@@ -33,8 +33,8 @@ struct World {
 
 impl World {
     fn start() -> Self {
-        let settings =
-            NodeSettings { threads: WORKERS + 3, shutdown_command: false, version: "test".into(), seed: 7 };
+        let threads = net::executing_threads(WORKERS) + 1;
+        let settings = NodeSettings { threads, shutdown_command: false, version: "test".into(), seed: 7 };
         let node = Node::new(settings, Limits::default());
         let users = Users::new([1; 32]);
         users.add_development_user();
@@ -55,7 +55,7 @@ impl World {
             idle_limit_ms: 0,
         };
         let server = Server::start(Arc::clone(&node), vec![listener], WORKERS, None, None).unwrap();
-        let mut cx = NodeContext::new(Arc::clone(&node), WORKERS + 2);
+        let mut cx = NodeContext::new(Arc::clone(&node), threads - 1);
         cx.now = Now { unix_s: 1_800_000_000, unix_ns: 1_800_000_000_000_000_000, mono_us: 0 };
         let mut world = Self { node, bucket, server: Some(server), address, cx };
         for vb in 0..1024 {

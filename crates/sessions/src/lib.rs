@@ -11,8 +11,9 @@
 //!            └─ Watching   lines about events are written as they occur
 //! ```
 //! [`input`] splits, [`batch`] places and prefetches, [`filling`] receives large values. Answers may have to wait
-//! ([`waits`]); then the requests behind them take another path ([`deferral`]). A request that takes long is executed on
-//! another thread ([`aside`]). All of these handle a [`request`] of any protocol; its meaning is up to the protocol's executor ([`text`], [`meta`], [`binary`], [`couchbase`]).
+//! ([`waits`]); then the requests behind them take another path ([`deferral`]). What takes long is executed on another
+//! thread ([`aside`]). All of these handle a [`request`] of any protocol; its meaning is up to the protocol's executor
+//! ([`text`], [`meta`], [`binary`], [`couchbase`]).
 //! [`description`] says what a request is while somebody looks.
 //!
 //! Invariants: requests of one session are executed in the order they were parsed, each before the input it borrows

@@ -40,7 +40,8 @@ impl Bucket {
 
     /// Changes the scopes and collections, durably if they are kept. Returns the manifest's uid. The documents of
     /// a collection that is gone are reclaimed in the background. Refused on a node that is not the active of vBucket
-    /// 0 or cannot know whether it is, or is that in an earlier term than the manifest's, and while a majority of some chain has yet to acknowledge the change before.
+    /// 0 or cannot know whether it is, or is that in an earlier term than the manifest's, and while a majority of some
+    /// chain has yet to acknowledge the change before.
     pub fn change_collections(
         &self,
         f: impl FnOnce(&mut Manifest) -> Result<(), ManifestError>,

@@ -15,8 +15,8 @@
 //! * A peer that does not read its answers is not read from once its backlog exceeds the limit, or its share of what
 //!   all connections may still hold. It is dropped when it has taken nothing for a minute.
 //!
-//! [`turn`] covers everything up to the execution of requests, [`answers`] what happens to the answers, [`away`] what is
-//! executed on another thread; [`recorder`] measures while somebody looks.
+//! [`turn`] covers everything up to the execution of requests, [`answers`] what happens to the answers, [`away`] what
+//! is executed on another thread; [`recorder`] measures while somebody looks.
 
 mod answers;
 mod away;

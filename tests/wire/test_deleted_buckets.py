@@ -14,6 +14,14 @@ def opened(node, name):
     return one
 
 
+def has_ended(one):
+    """Also with a reset: the node may not have read all when it closes."""
+    try:
+        return one.response() is None
+    except ConnectionResetError:
+        return True
+
+
 def test_connections_of_a_deleted_bucket_end():
     with servers.Dormouse(buckets=("default,ephemeral,32MiB", "b,ephemeral,32MiB")) as node:
         for _ in range(3):
@@ -23,7 +31,7 @@ def test_connections_of_a_deleted_bucket_end():
                 # A request in parts is not waited for.
                 waiting.send(struct.pack(">BBH", 0x80, GET, 1))
                 assert http(node, "DELETE", "/pools/default/buckets/default")[0] == 200
-                assert text.lines.readline() == b"" and one.response() is None and waiting.response() is None
+                assert text.lines.readline() == b"" and one.response() is None and has_ended(waiting)
                 assert other.ask(GET, b"a").value == b"of b"
                 bucket = {"name": "default", "ramQuota": 32, "bucketType": "ephemeral"}
                 assert http(node, "POST", "/pools/default/buckets", bucket)[0] == 202

@@ -207,6 +207,8 @@ impl Worker {
 
     /// Closes a connection whose client sends no more, once it has taken its answers: it may have closed its side only.
     fn close_when_sent<T>(&mut self, id: u32) -> Option<T> {
+        // Those of this wake-up.
+        self.send_all();
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return None };
         if connection.backlog.is_none() {
             return self.close_none(id);

@@ -235,8 +235,9 @@ def test_an_active_that_was_killed_waits_for_a_decision(pair):
         assert client.get(b"key") == NOT_MY_VBUCKET
     pair.set_role("n2", state="active", topology=[["n2", "n1"]], term=2)
     pair.set_role("n1", state="replica", source="n2", topology=[["n2", "n1"]], term=2)
+    # What n2 had only prepared is committed once n1 has it.
+    wait_until(lambda: {b"\0key", b"\0more"} <= set(pair.content("n1", VB)), "the write that was acknowledged")
     pair.assert_equal("n2", "n1", [VB])
-    assert {b"\0key", b"\0more"} <= set(pair.content("n1", VB))
 
 
 def test_whoever_has_another_history_begins_again(pair):

@@ -12,7 +12,7 @@ pub(crate) type Version = [u64; 3];
 pub(crate) struct RenderedMap(Ranked<Option<(Version, Arc<str>)>, { rank::MAP }>);
 
 impl RenderedMap {
-    /// Returns the map of the present version. Whoever asks while it is rendered waits for it.
+    /// Returns the map of the present version. Callers wait while it is rendered.
     pub(crate) fn get(
         &self,
         version: impl FnOnce() -> Version,

@@ -148,10 +148,10 @@ impl Aside {
                 return Some(job);
             }
             if !has_rested {
-                // What a thread keeps at rest, others lack.
+                // The first call only notes what has been used until then.
                 parking_lot::MutexGuard::unlocked(&mut lines, || {
-                    cx.rest_for_long();
-                    cx.rest_for_long();
+                    cx.rest();
+                    cx.rest();
                 });
                 has_rested = true;
             } else if cx.end_batch() {

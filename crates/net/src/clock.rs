@@ -30,7 +30,7 @@ impl Clock {
     }
 }
 
-/// Gives a thread's context the clocks that it reads during a wake-up.
+/// Sets the clocks that a thread's context reads during a wake-up.
 pub(crate) fn give(cx: &mut NodeContext) {
     cx.clock_ns = Some(unix_ns);
     cx.clock_us = Some(mono_us);

@@ -14,10 +14,10 @@ use kv::{NodeContext, Outcome};
 
 use super::deferral::own;
 use super::request::Request;
-use super::waits::Waits;
+use super::waits::{Touch, Waits};
 use super::{Filling, Output, Peer, Port, Queued, Session, opcodes};
 
-/// Bytes of documents that a worker reads through for one request: less than a millisecond.
+/// Bytes of documents that a worker reads through for one request.
 pub(super) const IN_PLACE_BYTES: usize = 256 << 10;
 /// Bytes that it inflates, or of a new document that it looks at.
 pub(super) const INFLATED_IN_PLACE_BYTES: usize = 1 << 20;
@@ -29,11 +29,12 @@ impl Session {
         !self.aside.is_empty()
     }
 
-    /// Parks a request that takes long.
+    /// Parks a request that takes long. Those behind it wait, whatever they touch: it may be what they need, as an OPEN
+    /// is for a CONTROL.
     pub(super) fn park_aside(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext) {
-        let (cookie, touch) = (self.peer.cookie(cx), self.touch(queued));
+        let cookie = self.peer.cookie(cx);
         let Some(request) = own(&mut queued.work) else { return };
-        self.peer.waits.get_or_insert_default().park(cookie.ticket, touch, request, 0);
+        self.peer.waits.get_or_insert_default().park(cookie.ticket, Touch::Everything, request, 0);
         self.aside.push_back(cookie.ticket);
     }
 

@@ -113,10 +113,13 @@ impl Session {
         true
     }
 
-    /// Executes the deferred requests that nothing blocks any more, and releases the answers that were held back.
+    /// Executes the deferred requests that nothing blocks any more, up to one that takes long, and releases the answers
+    /// that were held back.
     pub(super) fn go_on(&mut self, cx: &mut NodeContext, out: &mut Output) {
         let is_unordered = self.peer.is_unordered();
-        while let Some(request) = self.peer.waits.as_mut().and_then(|waits| waits.next_ready()) {
+        while !self.wants_aside()
+            && let Some(request) = self.peer.waits.as_mut().and_then(|waits| waits.next_ready())
+        {
             self.run_owned(request, is_unordered, out, |session, queued, held| {
                 session.execute_or_park(queued, cx, held);
             });

@@ -158,7 +158,7 @@ impl Output {
     #[cold]
     pub(super) fn inflate(&mut self, bucket: &Bucket, cx: &mut NodeContext) -> Result<(), KvError> {
         let inflated_bytes: usize = self.compressed.iter().map(|value| value.inflated_len).sum();
-        // A request that has changed something was told so by `with_entry`.
+        // Nothing was changed: `with_entry` checks the length before a change.
         if !cx.may_take_long && inflated_bytes > INFLATED_IN_PLACE_BYTES {
             return Err(KvError::TakesLong);
         }

@@ -76,3 +76,17 @@ fn statistics_and_logins_leave_the_worker() {
     assert_eq!(client.send_raw(b"set auth 0 0 22\r\nAdministrator password\r\n"), b"STORED\r\n");
     assert_eq!(client.aside_requests, 1);
 }
+
+/// What a request behind a long one needs is there when it is executed: streams are open.
+#[test]
+fn requests_behind_a_long_one_wait_for_what_it_does() {
+    const DCP_OPEN: u8 = 0x50;
+    const DCP_CONTROL: u8 = 0x5e;
+    let mut client = with_array(1);
+    let open = frame(DCP_OPEN).key(b"name").extras(&[0, 0, 0, 0, 0, 0, 0, 1]);
+    let control = frame(DCP_CONTROL).key(b"enable_noop").value(b"true");
+    let answers = client.ask_all(&[frame(STAT).key(b"uuid"), open, control]);
+    let statuses: Vec<_> = answers.iter().map(|answer| (answer.opcode, answer.status)).collect();
+    assert!(statuses.ends_with(&[(STAT, 0), (DCP_OPEN, 0), (DCP_CONTROL, 0)]), "{statuses:?}");
+    assert_eq!(client.aside_requests, 2);
+}

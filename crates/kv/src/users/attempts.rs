@@ -13,7 +13,7 @@
 //! A blocked entry does not keep out the user whose password is guessed from the same network: the first attempt of a
 //! connection is checked all the same. Of these, [`FIRST_FAILURES`] may fail at once, and then one in
 //! [`FIRST_EVERY_US`]; those that succeed do not count, and do not end the block. So guessing on some connections
-//! keeps no other connection out, and whoever makes a connection for each guess gains one guess in a second.
+//! keeps no other connection out, and a new connection for each guess gains one guess in a second.
 //!
 //! * Entries are per network and user, so guessing from one address locks nobody out at another. A network is one IPv4
 //!   address or one IPv6 /64; all of this machine's own addresses are one network.

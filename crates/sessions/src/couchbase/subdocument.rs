@@ -155,7 +155,9 @@ fn look_up(
     let is_deleted = subject.state == State::Deleted;
     let success = if is_deleted { Status::SUBDOC_SUCCESS_DELETED } else { Status::SUCCESS };
     let cas = subject.visible_cas;
-    let mut locator = None;
+    // What paths have in common is worth keeping where a search takes long.
+    let is_shared = request.specs.len() > 1 && subject.body().len() > LARGE_VALUE;
+    let mut locator = is_shared.then(|| Locator::new(subject.body()));
     if let ([spec], true) = (&request.specs[..], request.is_single) {
         match look_up_one(spec, &subject, &mut locator, cx.now.unix_s) {
             Ok(found) => {
@@ -222,7 +224,10 @@ fn look_up_one<'s, 'p>(
         return Err(Status::SUBDOC_PATH_ENOENT);
     }
     let text = subject.json()?;
-    let search = locator.get_or_insert_with(|| Locator::new(text)).locate(&path);
+    let search = match locator {
+        Some(locator) => locator.locate(&path),
+        None => subdocument::locate(text, path.components()),
+    };
     found(spec.operation, text, search)
 }
 

@@ -101,7 +101,7 @@ mod tests {
                     assert_eq!(user, "a=b,c");
                     keys
                 });
-                // A login without binding is for whoever asks for no more; a bound one is nothing without TLS.
+                // A login without binding is for callers that ask for no more; a bound one means nothing without TLS.
                 let Ok((server, challenge)) = started else {
                     assert!(mine.is_some() && theirs.is_none());
                     continue;

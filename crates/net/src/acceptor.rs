@@ -3,6 +3,7 @@
 //! When file descriptors run out, it stops accepting until a connection closes. It does not spin; peers wait in the
 //! kernel's queue meanwhile.
 
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use crate::socket::peer_address;
 use transport::{Handshakes, Listener, Stream};
 
 const WAKE: Token = Token(usize::MAX);
+/// While there is no room for more connections, the workers look for some this often.
+const ROOM_MS: u64 = 100;
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 pub(crate) struct Acceptor {
@@ -28,6 +31,7 @@ pub(crate) struct Acceptor {
     shared: Arc<Shared>,
     /// Present if a port speaks TLS.
     handshakes: Option<Arc<Handshakes>>,
+    asked_ms: Cell<u64>,
 }
 
 /// Takes connections that are ready to be served to the workers.
@@ -67,7 +71,7 @@ impl Acceptor {
             poll.registry().register(listener, Token(index), Interest::READABLE)?;
         }
         let arrivals = Arc::new(Arrivals { node: Arc::clone(&node), inboxes, shared: Arc::clone(&shared) });
-        Ok(Self { poll, listeners, node, arrivals, shared, handshakes })
+        Ok(Self { poll, listeners, node, arrivals, shared, handshakes, asked_ms: Cell::new(0) })
     }
 
     pub(crate) const fn wake_token() -> Token {
@@ -101,6 +105,7 @@ impl Acceptor {
                     let counts = self.node.connections();
                     if !has_room(counts.current, &self.node.limits(), address.ip().is_loopback()) {
                         self.node.connection_rejected();
+                        self.ask_for_room();
                         if greeting.port == Port::Memcached && greeting.tls.is_none() {
                             // Best effort: a fresh socket takes these few bytes, or the peer is already gone.
                             let _ = io::Write::write(&mut socket, TOO_MANY);
@@ -127,6 +132,19 @@ impl Acceptor {
 }
 
 impl Acceptor {
+    /// Asks the workers for room, once in [`ROOM_MS`].
+    fn ask_for_room(&self) {
+        let now_ms = clock::mono_us() / 1000;
+        if now_ms < self.asked_ms.get() + ROOM_MS {
+            return;
+        }
+        self.asked_ms.set(now_ms);
+        for inbox in self.shared.inboxes() {
+            inbox.make_room.store(true, Relaxed);
+            inbox.wake();
+        }
+    }
+
     /// Hands a connection to a worker, after its TLS handshake if it has one.
     fn welcome(&self, stream: Stream, address: SocketAddr, greeting: &Arc<Greeting>) {
         let (arrivals, greeting) = (Arc::clone(&self.arrivals), Arc::clone(greeting));

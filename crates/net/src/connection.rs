@@ -19,6 +19,8 @@ const SINK_TURN_BYTES: usize = 256 << 10;
 const PROGRESS_BYTES: usize = 16 << 10;
 /// Upper bound of that time limit before the login.
 const BEFORE_LOGIN_MS: u64 = 10_000;
+/// Upper bound of the time limit for the login itself, where one is required.
+const LOGIN_MS: u64 = 30_000;
 
 /// A connection. Idle, it holds no buffer: unparsed input and unsent output exist only while there are any.
 pub(crate) struct Connection {
@@ -38,6 +40,8 @@ pub(crate) struct Connection {
     unfinished_since_ms: Option<u64>,
     /// Bytes received since then.
     unfinished_bytes: usize,
+    /// Since when the peer has been expected to log in.
+    unknown_since_ms: Option<u64>,
     /// The time of its entry in the worker's deadlines.
     pub(crate) alarm_ms: Option<u64>,
     /// The socket may have input: an event said so, and there was no short read since.
@@ -50,6 +54,8 @@ pub(crate) struct Connection {
     pub(crate) has_begun: bool,
     /// It is in one of the worker's queues.
     pub(crate) queued: bool,
+    /// Its last turn was much work.
+    pub(crate) is_busy: bool,
     /// `rest` may hold a whole request, which is parsed without reading first.
     pub(crate) unparsed: bool,
 }
@@ -69,12 +75,14 @@ impl Connection {
             active_ms: now_ms,
             unfinished_since_ms: None,
             unfinished_bytes: 0,
+            unknown_since_ms: None,
             alarm_ms: None,
             readable,
             closed_by_peer: false,
             ended: false,
             has_begun: false,
             queued: false,
+            is_busy: false,
             unparsed: false,
         }
     }
@@ -214,8 +222,19 @@ impl Connection {
         self.unfinished_since_ms = None;
     }
 
-    /// Notes whether the worker now waits for the peer in the middle of a request.
+    /// Returns true if the peer could have logged in for this long, and has not.
+    pub(crate) fn is_unknown_for(&self, ms: u64, now_ms: u64) -> bool {
+        self.unknown_since_ms.is_some_and(|since_ms| now_ms >= since_ms + ms)
+            && self.session.peer.must_log_in()
+    }
+
+    /// Notes whether the worker now waits for the peer: for a login, or in the middle of a request.
     pub(crate) fn look_for_unfinished(&mut self, now_ms: u64) {
+        if !self.session.peer.must_log_in() {
+            self.unknown_since_ms = None;
+        } else if self.unknown_since_ms.is_none() {
+            self.unknown_since_ms = Some(now_ms);
+        }
         let is_ours = self.readable || self.unparsed || self.backlog.is_some() || self.session.has_waits();
         if is_ours || self.rest.is_empty() && !self.session.is_receiving() {
             self.unfinished_since_ms = None;
@@ -231,6 +250,11 @@ impl Connection {
             false => limits.unfinished_request_ms,
         };
         let unfinished = self.unfinished_since_ms.map(|since_ms| (since_ms + limit_ms, Overdue::Unfinished));
+        let login_ms = limits.unfinished_request_ms.min(LOGIN_MS);
+        let unknown = self
+            .unknown_since_ms
+            .filter(|_| !self.session.has_waits())
+            .map(|since_ms| (since_ms + login_ms, Overdue::Unknown));
         let stuck =
             self.backlog.as_ref().map(|backlog| (backlog.progress_ms + limits.stuck_peer_ms, Overdue::Stuck));
         let idle_limit_ms = self.idle_limit_ms();
@@ -242,7 +266,7 @@ impl Connection {
         let idle = may_be_idle.then_some((self.active_ms + idle_limit_ms, Overdue::Idle));
         let noop = self.session.noop_due_ms().filter(|_| self.backlog.is_none());
         let noop = noop.map(|at_ms| (at_ms, Overdue::Noop));
-        [unfinished, stuck, idle, noop].into_iter().flatten().min_by_key(|(at_ms, _)| *at_ms)
+        [unfinished, unknown, stuck, idle, noop].into_iter().flatten().min_by_key(|(at_ms, _)| *at_ms)
     }
 
     /// When the peer last took or sent something.

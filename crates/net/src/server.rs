@@ -110,6 +110,8 @@ pub(crate) struct Inbox {
     pub(crate) connections: AtomicUsize,
     /// The most bytes that one of its connections holds.
     pub(crate) largest: AtomicUsize,
+    /// A client was refused for want of room.
+    pub(crate) make_room: AtomicBool,
     waker: Waker,
 }
 
@@ -184,6 +186,7 @@ impl Server {
                 done: Mutex::default(),
                 connections: AtomicUsize::new(0),
                 largest: AtomicUsize::new(0),
+                make_room: AtomicBool::new(false),
                 waker,
             });
             inboxes.push(Arc::clone(&inbox));

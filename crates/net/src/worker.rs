@@ -10,8 +10,10 @@
 //! ```
 //! * A short read ends a connection's turn, so no read just returns "would block". A connection with more requests than
 //!   fit a batch continues in the next batch of the same round until its turn's bounds are reached. If it has more to
-//!   do then, it waits in a second queue, from which one connection is served between two polls for events: a peer with
-//!   few requests waits for one long turn at most.
+//!   do then, it waits in a queue from which one connection is served between two polls for events: a peer with few
+//!   requests waits for one long turn at most.
+//! * A connection whose last turn was much work is busy. Busy connections are served after all others, and events are
+//!   polled for meanwhile.
 //! * A peer that does not read its answers is not read from once its backlog exceeds the limit, or its share of what
 //!   all connections may still hold. It is dropped when it has taken nothing for a minute.
 //!
@@ -61,8 +63,17 @@ const REST_MS: u64 = 5_000;
 const STOPPING_STUCK_MS: u64 = 500;
 /// While stopping: how often to look for those.
 const STOPPING_LOOK_MS: u64 = 100;
+/// How long busy connections are served before events are polled for again.
+const BUSY_US: u64 = 300;
 /// Index blocks that wait for another worker's batch to end are checked again after this time.
 const RETIRED_MS: u64 = 10;
+
+/// A queue of connections that have events.
+#[derive(Clone, Copy)]
+enum Queue {
+    Ready,
+    Busy,
+}
 
 pub(crate) struct Worker {
     poll: Poll,
@@ -70,6 +81,8 @@ pub(crate) struct Worker {
     free: Vec<u32>,
     /// Connections with pending events.
     ready: VecDeque<u32>,
+    /// Those of them that are busy.
+    busy: VecDeque<u32>,
     /// Connections whose turn is over but that have more to do.
     later: VecDeque<u32>,
     cx: NodeContext,
@@ -128,6 +141,7 @@ impl Worker {
             connections: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
+            busy: VecDeque::new(),
             later: VecDeque::new(),
             cx,
             out: Output::with_capacity(BUFFER_BYTES),
@@ -159,7 +173,7 @@ impl Worker {
         let mut buffer = vec![0u8; BUFFER_BYTES].into_boxed_slice();
         self.cx.node.note_read_buffer(buffer.len());
         loop {
-            let has_work = !self.ready.is_empty() || !self.later.is_empty() || self.cx.has_letters();
+            let has_work = self.has_ready() || !self.later.is_empty() || self.cx.has_letters();
             let timeout = if has_work { Some(Duration::ZERO) } else { self.sleep() };
             self.cx.node.turns().end(self.thread);
             match self.poll.poll(&mut events, timeout) {
@@ -182,14 +196,12 @@ impl Worker {
             if self.rung || self.cx.has_letters() {
                 self.deliver();
             }
-            while !self.ready.is_empty() && !self.shared.stopping.load(Relaxed) {
-                self.round(&mut buffer);
-            }
+            self.serve(&mut buffer);
             // One connection with much to do, then again those with events.
             if let Some(id) = self.take_later() {
                 self.send_all();
                 self.ready.push_back(id);
-                self.round(&mut buffer);
+                self.round(&mut buffer, Queue::Ready);
             }
             if self.cx.has_letters() {
                 self.deliver();
@@ -199,6 +211,28 @@ impl Worker {
                 return;
             }
         }
+    }
+
+    /// Serves the connections that have events; the busy ones last, and not all of them if that takes long.
+    fn serve(&mut self, buffer: &mut [u8]) {
+        while !self.ready.is_empty() && !self.shared.stopping.load(Relaxed) {
+            self.round(buffer, Queue::Ready);
+        }
+        if self.busy.is_empty() {
+            return;
+        }
+        self.send_all();
+        let until_us = self.cx.fresh_us() + BUSY_US;
+        while !self.busy.is_empty() && !self.shared.stopping.load(Relaxed) {
+            self.round(buffer, Queue::Busy);
+            if self.cx.fresh_us() >= until_us {
+                break;
+            }
+        }
+    }
+
+    fn has_ready(&self) -> bool {
+        !self.ready.is_empty() || !self.busy.is_empty()
     }
 
     /// How long to sleep: forever, unless something is armed.
@@ -224,6 +258,7 @@ impl Worker {
             self.take_arrivals();
             self.take_back();
             self.leave_deleted_buckets();
+            self.make_room();
             return;
         }
         let Ok(id) = u32::try_from(event.token().0) else { return };
@@ -334,7 +369,8 @@ impl Worker {
             && !connection.queued
         {
             connection.queued = true;
-            self.ready.push_back(id);
+            let queue = if connection.is_busy { &mut self.busy } else { &mut self.ready };
+            queue.push_back(id);
         }
     }
 

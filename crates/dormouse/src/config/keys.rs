@@ -414,7 +414,8 @@ pub static LIMITS: Section<LimitsSection> = Section {
             },
             default: Raw::Integer(60),
             about: "A client that leaves a request unfinished is disconnected after this time, which \
-            restarts with every 16 KiB received. At most 10 seconds before a required login.",
+            restarts with every 16 KiB received. At most 10 seconds before a required login, for which a client has \
+            this time as well, at most 30 seconds.",
             reload: true,
         },
         Key {

@@ -1,16 +1,24 @@
-//! Deadlines of connections: a request must be finished and an answer taken in time; an idle connection may be closed.
+//! Deadlines of connections: a peer must log in, finish a request and take an answer in time; an idle connection may be
+//! closed.
 //!
 //! A connection has at most one entry in the ordered set: its deadline at the time of insertion. A peer's activity
 //! moves the deadline, not the entry. An entry that comes up early is inserted again with the current deadline. So a
 //! busy connection costs one comparison per turn, and a worker without deadlines sleeps.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::Worker;
+
+/// The time limit of the login while there is no room for more connections.
+const LOGIN_CROWDED_MS: u64 = 1000;
 
 /// Why a connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Overdue {
     /// The peer left a request unfinished.
     Unfinished,
+    /// The peer has not logged in.
+    Unknown,
     /// The peer took none of its answers.
     Stuck,
     /// The peer sent no request.
@@ -48,6 +56,21 @@ impl Worker {
         self.arm(id);
     }
 
+    /// Closes the connections whose peers have not logged in for a while, because a client was refused for want of room.
+    pub(super) fn make_room(&mut self) {
+        if !self.inbox.make_room.swap(false, Relaxed) {
+            return;
+        }
+        let now_ms = self.cx.now.mono_ms();
+        for id in 0..u32::try_from(self.connections.len()).unwrap_or(u32::MAX) {
+            let Some(Some(connection)) = self.connections.get(id as usize) else { continue };
+            if connection.is_unknown_for(LOGIN_CROWDED_MS, now_ms) {
+                self.cx.node.connection_timed_out();
+                self.close_because(id, "error");
+            }
+        }
+    }
+
     /// When the next entry comes up.
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         self.deadlines.first().map(|(at_ms, _)| *at_ms)
@@ -66,7 +89,7 @@ impl Worker {
                     tracing::debug!(connection = id, ?why, "closed a connection that missed its deadline");
                     let reason = if why == Overdue::Idle { "idle_timeout" } else { "error" };
                     match why {
-                        Overdue::Unfinished => self.cx.node.connection_timed_out(),
+                        Overdue::Unfinished | Overdue::Unknown => self.cx.node.connection_timed_out(),
                         Overdue::Stuck => {
                             self.cx.node.connection_stuck();
                             let limit_ms = self.limits.stuck_peer_ms;

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use kv::{Bucket, Meter};
 use sessions::{BATCH_REQUESTS, Batch};
 
-use super::{SEND_BYTES, Worker};
+use super::{Queue, SEND_BYTES, Worker};
 use crate::backlog::Sent;
 use crate::connection::Connection;
 use crate::refusals::begins_tls;
@@ -16,6 +16,9 @@ use crate::refusals::begins_tls;
 const COLLECT_BYTES: usize = 64 << 10;
 /// Output of a turn after which others get theirs.
 const TURN_BYTES: usize = 128 << 10;
+/// A connection is busy after a turn of so many requests, or so many bytes of answers.
+const BUSY_REQUESTS: usize = 16;
+const BUSY_BYTES: usize = 32 << 10;
 /// While others are ready, a turn is limited to this fraction of its normal length.
 const CROWDED_FRACTION: usize = 4;
 /// Minimum room to read a connection into, besides its leftover input.
@@ -46,9 +49,9 @@ struct Turn<'a> {
 }
 
 impl Worker {
-    /// One round: collects at least one ready connection, executes the requests and sends the answers; repeats while
-    /// the last connection has more.
-    pub(super) fn round(&mut self, buffer: &mut [u8]) {
+    /// One round: collects at least one connection of a queue, executes the requests and sends the answers; repeats
+    /// while the last connection has more.
+    pub(super) fn round(&mut self, buffer: &mut [u8], queue: Queue) {
         let quiescence = Arc::clone(self.cx.node.quiescence());
         quiescence.enter(self.thread);
         self.allowance = self.cx.node.client_memory().allowance();
@@ -63,7 +66,7 @@ impl Worker {
             while !batch.is_full()
                 && !turns.is_full()
                 && collected < COLLECT_BYTES
-                && let Some(id) = self.ready.pop_front()
+                && let Some(id) = self.take_ready(queue)
             {
                 let Some(used) = self.receive(id, space, collected == 0) else { continue };
                 let (input, left) = std::mem::take(&mut space).split_at_mut(used);
@@ -82,6 +85,14 @@ impl Worker {
         }
         quiescence.leave(self.thread);
         self.retired = self.cx.end_batch();
+    }
+
+    #[inline]
+    fn take_ready(&mut self, queue: Queue) -> Option<u32> {
+        match queue {
+            Queue::Ready => self.ready.pop_front(),
+            Queue::Busy => self.busy.pop_front(),
+        }
     }
 
     /// Reads a ready connection into `space`, after its leftover input. Returns the length of the input; `None` if
@@ -324,7 +335,7 @@ impl Worker {
     /// Returns true if a turn continues in the next batch rather than after the other connections.
     fn may_go_on(&self, turn: &Turn<'_>) -> bool {
         let Some(Some(connection)) = self.connections.get(turn.id as usize) else { return false };
-        let parts = if self.ready.is_empty() { 1 } else { CROWDED_FRACTION };
+        let parts = if self.has_ready() { CROWDED_FRACTION } else { 1 };
         turn.more
             && turn.done < self.limits.turn_requests / parts
             && turn.answered < TURN_BYTES.min(self.allowance) / parts
@@ -342,6 +353,7 @@ impl Worker {
         if turn.done > 0 {
             connection.note_finished();
         }
+        connection.is_busy = turn.done >= BUSY_REQUESTS || turn.answered >= BUSY_BYTES;
         let left = turn.input.get(turn.consumed..).unwrap_or_default();
         if left.is_empty() {
             connection.rest = Vec::new();

@@ -89,7 +89,8 @@ statistics! {
         Counter "connections_idle_closed" [General "idle_kicks"]
             "Client connections closed because no request came in time" => |n| n.connections.idle_kicks;
         Counter "connections_unfinished_closed" [General "unfinished_kicks"]
-            "Client connections closed because a request, or the login, was not finished in time" => |n| n.connections.unfinished;
+            "Client connections closed because a request, or a login, was not finished in time"
+            => |n| n.connections.unfinished;
         Counter "connections_stuck_closed" [General "stuck_kicks"]
             "Client connections closed because the client did not read its answers in time"
             => |n| n.connections.stuck;

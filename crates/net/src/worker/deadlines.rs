@@ -56,7 +56,7 @@ impl Worker {
         self.arm(id);
     }
 
-    /// Closes the connections whose peers have not logged in for a while, because a client was refused for want of room.
+    /// Closes the connections whose peers have not logged in for a while, after a client was refused for want of room.
     pub(super) fn make_room(&mut self) {
         if !self.inbox.make_room.swap(false, Relaxed) {
             return;

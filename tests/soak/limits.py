@@ -12,8 +12,8 @@ Rss: about 8 MiB at rest, printed as `at rest`.
 Answers may be refusals (temporary failure, too big, no memory), and a node may close connections that hold too much. A node
 that ends, or panics, or serves nothing at all, fails the run.
 
-`--group DIRECTORY`: the nodes run in a control group of 110 % of the limit plus 16 MiB, made below this directory (of a
-memory controller, version 1 or 2) and removed afterwards. A node that the kernel kills there has ended, and fails the run.
+`--group DIRECTORY`: each node runs in a control group of its own of 110 % of the limit plus 16 MiB, made below this directory
+(of a memory controller, version 1 or 2) and removed afterwards. A node that the kernel kills there has ended, and fails the run.
 """
 
 import argparse
@@ -220,8 +220,8 @@ class Mix:
     # The part of the node's memory that is no bucket's.
     databases_bytes = 0
 
-    def __init__(self, home, limit, group):
-        self.home, self.limit, self.group = pathlib.Path(home), limit, group
+    def __init__(self, home, limit, groups):
+        self.home, self.limit, self.groups = pathlib.Path(home), limit, groups
         self.nodes = [self.start()]
 
     def start(self, name="n1", memory=None, config=None, ports=None):
@@ -230,7 +230,7 @@ class Mix:
         memory_bytes = memory or self.limit
         memory = f"{memory_bytes // MEBIBYTE}MiB"
         node = servers.Dormouse(
-            *self.arguments, home=home, buckets=(f"default,{self.kind},{(memory_bytes - self.databases_bytes) // MEBIBYTE}MiB",), memory=memory, ports=ports, wrap=self.group,
+            *self.arguments, home=home, buckets=(f"default,{self.kind},{(memory_bytes - self.databases_bytes) // MEBIBYTE}MiB",), memory=memory, ports=ports, wrap=self.groups.prefix(name),
             config=(self.config.format(home=home) if config is None else config),
         )
         wait_warm(node)
@@ -264,8 +264,8 @@ class EphemeralSubdocuments(Subdocuments):
 class Replica(Mix):
     """an active and its replica, long values"""
 
-    def __init__(self, home, limit, group):
-        self.home, self.limit, self.group = pathlib.Path(home), limit, group
+    def __init__(self, home, limit, groups):
+        self.home, self.limit, self.groups = pathlib.Path(home), limit, groups
         ports = {name: {"kv": servers.free_port(), "http": servers.free_port()} for name in ("n1", "n2")}
         self.nodes = []
         for name, other in (("n1", "n2"), ("n2", "n1")):
@@ -328,11 +328,11 @@ class Streams(Mix):
 class Handshakes(Mix):
     """TLS connections that stop in the middle of their handshakes, beside ordinary ones"""
 
-    def __init__(self, home, limit, group):
+    def __init__(self, home, limit, groups):
         self.authority = Authority(pathlib.Path(home))
         certificate, key = self.authority.sign("node")
         self.arguments = ("--tls-certificate", str(certificate), "--tls-key", str(key), "--memcached", "tls:127.0.0.1:0")
-        super().__init__(home, limit, group)
+        super().__init__(home, limit, groups)
 
     def load(self, clients, seed):
         address = servers.split_address(self.nodes[0].endpoints["tls"]["kv"][0])
@@ -424,18 +424,26 @@ MIXES = {
 # ---- runs ----------------------------------------------------------------------------------------------------------
 
 
-class Group:
-    """A control group; `prefix` is the command that runs another one in it."""
+class Groups:
+    """A control group for each node, if there is a directory for them."""
 
     def __init__(self, below, limit):
-        self.path = pathlib.Path(below) / f"dormouse-limits-{os.getpid()}"
-        self.path.mkdir()
-        name = "memory.max" if (self.path / "memory.max").exists() else "memory.limit_in_bytes"
-        (self.path / name).write_text(str(limit // 100 * 110 + BESIDE_BYTES))
-        self.prefix = ("sh", "-c", f'echo $$ > {self.path}/cgroup.procs; exec "$@"', "sh")
+        self.below, self.limit, self.made = below, limit, []
+
+    def prefix(self, node):
+        """The command that runs another one in a new group."""
+        if not self.below:
+            return ()
+        path = pathlib.Path(self.below) / f"dormouse-limits-{os.getpid()}-{node}"
+        path.mkdir()
+        self.made.append(path)
+        name = "memory.max" if (path / "memory.max").exists() else "memory.limit_in_bytes"
+        (path / name).write_text(str(self.limit // 100 * 110 + BESIDE_BYTES))
+        return ("sh", "-c", f'echo $$ > {path}/cgroup.procs; exec "$@"', "sh")
 
     def remove(self):
-        self.path.rmdir()
+        for path in self.made:
+            path.rmdir()
 
 
 def where(node):
@@ -461,9 +469,9 @@ def explain(node, limit, clients):
 def run(name, limit, seconds, seed, group_below=None, explains=False):
     """One run; returns the problems."""
     problems = []
-    group = Group(group_below, limit) if group_below else None
+    groups = Groups(group_below, limit)
     with tempfile.TemporaryDirectory(prefix="dormouse-limits-") as home:
-        mix = MIXES[name](home, limit, group.prefix if group else ())
+        mix = MIXES[name](home, limit, groups)
         try:
             rest = [resident_bytes(node) for node in mix.nodes]
             looking = Looking(mix.nodes)
@@ -500,8 +508,7 @@ def run(name, limit, seconds, seed, group_below=None, explains=False):
         finally:
             for node in mix.nodes:
                 node.stop()
-            if group:
-                group.remove()
+            groups.remove()
     return problems
 
 

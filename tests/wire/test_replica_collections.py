@@ -39,11 +39,11 @@ ALL = (0, 15)
 class Client(BinaryConnection):
     """Of a node, with keys in collections."""
 
-    def __init__(self, node):
+    def __init__(self, node, bucket="default"):
         super().__init__(node.kv, timeout_s=30)
         self.hello(FEATURE_XERROR, FEATURE_SELECT_BUCKET, FEATURE_COLLECTIONS)
         self.login()
-        assert self.ask(SELECT_BUCKET, b"default").status == SUCCESS
+        assert self.ask(SELECT_BUCKET, bucket.encode()).status == SUCCESS
 
     def set(self, collection, key, value=b"value", level=None, vb=VB, timeout_ms=None):
         framing = None if level is None else durability(level, timeout_ms)

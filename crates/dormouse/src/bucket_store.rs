@@ -16,10 +16,11 @@ use crate::config::{BucketSection, Problem, keys};
 use crate::data_dir::write_whole;
 use crate::text_file;
 use journal::log::Buffer;
-use journal::{AnyDisk, Disk as _, RealDisk};
+use journal::{AnyDisk, Disk as _, RealDisk, sealed};
 use kv::collections::{Keep, Manifest};
 use kv::{BUCKET_SETTINGS, BucketKind, BucketSettings, NotAllowed, Persistence, SettingValue};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -174,6 +175,11 @@ impl BucketStore {
             kv::persistence::remove_deleted(&self.disk, &path).map_err(|error| refused(&path, error))?;
             if path.join(IDENTITY).exists() {
                 sections.push(self.section(&name)?);
+            } else if has_journals(&path).map_err(|error| refused(&path, error))? {
+                let (path, advice) = (path.display(), "put it back, or move the directory away");
+                return Err(Problem::new(format!(
+                    "{path}: {IDENTITY} is missing beside its journals; {advice}"
+                )));
             } else if let Err(error) = self.forget(&name) {
                 tracing::warn!(directory = %path.display(), "leftover files without a bucket: {error}");
             }
@@ -182,32 +188,9 @@ impl BucketStore {
         Ok(sections)
     }
 
-    /// A bucket's settings as last requested; missing ones have their defaults.
+    /// A bucket's settings as last requested.
     fn section(&self, name: &str) -> Result<BucketSection, Problem> {
-        let path = self.directory(name).join(SETTINGS);
-        let mut section = BucketSection { name: name.to_owned(), ..keys::BUCKET.defaults() };
-        section.settings.kind = BucketKind::Persistent;
-        let text = match text_file::read_regular(&path, SETTINGS_BYTES_MAX) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(section),
-            Err(error) => {
-                return Err(Problem::new(format!("{}: {}", path.display(), cause(&error))));
-            }
-        };
-        let value: Value = serde_json::from_str(&text).map_err(|error| {
-            let advice = "remove the file to open the bucket with default settings";
-            Problem::new(format!("{}: not JSON: {error}; {advice}", path.display()))
-        })?;
-        section.memory_bytes = value.get("memory_bytes").and_then(Value::as_u64);
-        for setting in BUCKET_SETTINGS {
-            let Some(kept) = setting.kept_as.and_then(|name| value.get(name)) else { continue };
-            let set = setting_value(kept).ok_or(NotAllowed);
-            if set.and_then(|kept| setting.set(&mut section.settings, kept)).is_err() {
-                let (key, path) = (setting.key, path.display());
-                tracing::warn!(bucket = name, "{path}: {key} = {kept} is not allowed; the default applies");
-            }
-        }
-        Ok(section)
+        read_settings(&self.directory(name), name)
     }
 
     /// Stores a bucket's settings durably, before the bucket is created or changed.
@@ -246,7 +229,12 @@ impl BucketStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Manifest::default()),
             Err(error) => return Err(format!("{}: {}", path.display(), cause(&error))),
         };
-        serde_json::from_str(&text).map_err(|error| {
+        let parse = |text: &str| -> Result<Manifest, String> {
+            let text = sealed::unseal(text).map_err(|broken| broken.to_string())?;
+            let manifest: Manifest = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            manifest.check().map(|()| manifest)
+        };
+        parse(&text).map_err(|error| {
             let advice = "remove the file to begin with the default scope and collection";
             format!("{}: not what was written there: {error}; {advice}", path.display())
         })
@@ -261,7 +249,7 @@ impl BucketStore {
                 disk.sync_directory(directory)?;
             }
             let text = serde_json::to_string_pretty(manifest).map_err(io::Error::other)?;
-            write_whole(&path, format!("{text}\n").as_bytes())
+            write_whole(&path, sealed::seal(&format!("{text}\n")).as_bytes())
         })
     }
 
@@ -294,13 +282,47 @@ pub fn names(data: &Path) -> Vec<String> {
     names
 }
 
+/// Returns true if there are directories of shards.
+fn has_journals(bucket: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(bucket)? {
+        if entry?.file_name().to_string_lossy().starts_with("shard-") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Reads a bucket's settings from its directory. Those that are not there have their defaults. What cannot be read is
+/// refused: a default may be less durable than what clients were promised.
+pub fn read_settings(directory: &Path, name: &str) -> Result<BucketSection, Problem> {
+    let path = directory.join(SETTINGS);
+    let refused = |what: &dyn Display| {
+        let advice = "put back the file as the node wrote it, or one with {} for the defaults";
+        Problem::new(format!("{}: {what}; {advice}", path.display()))
+    };
+    let text = text_file::read_regular(&path, SETTINGS_BYTES_MAX).map_err(|error| refused(&cause(&error)))?;
+    let text = sealed::unseal(&text).map_err(|broken| refused(&broken))?;
+    let value: Map<String, Value> = serde_json::from_str(&text).map_err(|error| refused(&error))?;
+    let mut section = BucketSection { name: name.to_owned(), ..keys::BUCKET.defaults() };
+    section.settings.kind = BucketKind::Persistent;
+    section.memory_bytes = value.get("memory_bytes").and_then(Value::as_u64);
+    for setting in BUCKET_SETTINGS {
+        let Some(kept) = setting.kept_as.and_then(|name| value.get(name)) else { continue };
+        let set = setting_value(kept).ok_or(NotAllowed);
+        if set.and_then(|kept| setting.set(&mut section.settings, kept)).is_err() {
+            return Err(refused(&format_args!("{} = {kept} is not allowed", setting.key)));
+        }
+    }
+    Ok(section)
+}
+
 /// Writes a bucket's settings into its directory unless they are already there.
 pub fn write_settings(
     directory: &Path,
     memory_bytes: Option<u64>,
     settings: &BucketSettings,
 ) -> io::Result<()> {
-    let mut document = serde_json::Map::from_iter([("memory_bytes".to_owned(), json!(memory_bytes))]);
+    let mut document = Map::from_iter([("memory_bytes".to_owned(), json!(memory_bytes))]);
     for setting in BUCKET_SETTINGS {
         if let Some(name) = setting.kept_as {
             let value = match setting.get(settings) {
@@ -312,7 +334,7 @@ pub fn write_settings(
         }
     }
     let document = Value::Object(document);
-    let (path, text) = (directory.join(SETTINGS), format!("{document:#}\n"));
+    let (path, text) = (directory.join(SETTINGS), sealed::seal(&format!("{document:#}\n")));
     if text_file::read_regular(&path, SETTINGS_BYTES_MAX).is_ok_and(|kept| kept == text) {
         return Ok(());
     }

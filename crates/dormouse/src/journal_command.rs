@@ -8,10 +8,12 @@ mod dump;
 mod restore;
 mod verify;
 
-use crate::bucket_store::{IDENTITY, SETTINGS_BYTES_MAX};
+use crate::bucket_store::IDENTITY;
 use crate::text_file;
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
+use journal::{AnyDisk, RealDisk};
+use kv::persistence::BucketFile;
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -139,18 +141,15 @@ fn written_shards(directory: &Path) -> anyhow::Result<Vec<u16>> {
     if !directory.join(IDENTITY).exists() {
         return Ok(Vec::new());
     }
-    let value = identity(directory)?;
-    let shards = value.get("written_shards").and_then(serde_json::Value::as_array);
-    let numbers = shards.into_iter().flatten().filter_map(serde_json::Value::as_u64);
-    Ok(numbers.filter_map(|number| u16::try_from(number).ok()).collect())
+    Ok(bucket_file(directory)?.written_shards)
 }
 
 /// Reads a bucket's `bucket.json`.
-fn identity(directory: &Path) -> anyhow::Result<serde_json::Value> {
+fn bucket_file(directory: &Path) -> anyhow::Result<BucketFile> {
+    // Waits for nobody, and follows no pipe.
     let path = directory.join(IDENTITY);
-    let text =
-        text_file::read_regular(&path, SETTINGS_BYTES_MAX).with_context(|| path.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| path.display().to_string())
+    text_file::open_regular(&path).with_context(|| path.display().to_string())?;
+    Ok(BucketFile::read(&AnyDisk::Real(RealDisk::default()), directory)?)
 }
 
 /// Total size of the files below a directory.
@@ -166,12 +165,11 @@ fn bytes_below(directory: &Path) -> u64 {
 
 /// The name of the bucket in a directory.
 fn name_of(directory: &Path) -> anyhow::Result<String> {
-    let (path, value) = (directory.join(IDENTITY), identity(directory)?);
-    let name = value.get("name").and_then(serde_json::Value::as_str).unwrap_or_default();
-    if !kv::is_bucket_name(name) {
-        bail!("{}: {name:?} is not a bucket name", path.display());
+    let name = bucket_file(directory)?.name;
+    if !kv::is_bucket_name(&name) {
+        bail!("{}: {name:?} is not a bucket name", directory.join(IDENTITY).display());
     }
-    Ok(name.to_owned())
+    Ok(name)
 }
 
 /// Reports the progress of long work on standard error: in place on a terminal, else as a line every few seconds.

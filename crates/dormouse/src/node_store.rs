@@ -10,6 +10,7 @@ use crate::config::Problem;
 use crate::config::reader::cause;
 use crate::data_dir::write_private;
 use crate::text_file;
+use journal::sealed;
 use kv::profile::Profile;
 use kv::users::kept::Kept;
 use serde::Serialize;
@@ -73,9 +74,12 @@ impl NodeStore {
             Problem::new(format!("{path}: {what}; allowed: the file as the node wrote it, or none"))
         };
         match text_file::read_regular(&path, BYTES_MAX) {
-            Ok(text) => serde_json::from_str::<Map<String, Value>>(&text)
-                .and_then(|object| serde_json::from_value(Value::Object(object)))
-                .map_err(|error| refused(&error.to_string())),
+            Ok(text) => {
+                let text = sealed::unseal(&text).map_err(|broken| refused(&broken.to_string()))?;
+                serde_json::from_str::<Map<String, Value>>(&text)
+                    .and_then(|object| serde_json::from_value(Value::Object(object)))
+                    .map_err(|error| refused(&error.to_string()))
+            }
             // The directory may not be there yet, or be refused later.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 Ok(T::default())
@@ -90,6 +94,6 @@ impl NodeStore {
         if text.len() as u64 >= BYTES_MAX {
             return Err(io::Error::other(format!("{name} would be longer than {} MiB", BYTES_MAX >> 20)));
         }
-        write_private(&data.join(name), format!("{text}\n").as_bytes())
+        write_private(&data.join(name), sealed::seal(&format!("{text}\n")).as_bytes())
     }
 }

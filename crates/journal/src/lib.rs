@@ -13,6 +13,7 @@ mod lock;
 pub mod log;
 mod metered;
 mod real;
+pub mod sealed;
 mod simulated;
 
 pub use any::{AnyDisk, AnyFile, AnyLock};

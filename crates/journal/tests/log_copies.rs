@@ -56,7 +56,7 @@ fn a_copy_is_the_shard_of_its_moment_whatever_happens_to_the_shard() {
     let mut random = Random(21);
     churn(&mut engine, &mut random, 100);
     let expected = documents(&engine.durable);
-    engine.shard.reader().copy(Path::new(COPY), &mut Buffer::new(4096)).unwrap();
+    engine.shard.reader().copy(Path::new(COPY), 0, &mut Buffer::new(4096)).unwrap();
     churn(&mut engine, &mut random, 200);
     while engine.compact_step(10_000).unwrap() != Step::Idle {}
     disk.crash(Survival::Synced);
@@ -71,7 +71,7 @@ fn a_copy_that_fails_lets_compaction_go_on() {
     let mut engine = recover(&disk, SMALL);
     churn(&mut engine, &mut Random(22), 200);
     disk.inject(disk.operations() + 3, Fault::Io);
-    engine.shard.reader().copy(Path::new(COPY), &mut Buffer::new(4096)).unwrap_err();
+    engine.shard.reader().copy(Path::new(COPY), 0, &mut Buffer::new(4096)).unwrap_err();
     let before = engine.shard.figures().segments;
     while engine.compact_step(10_000).unwrap() != Step::Idle {}
     assert!(engine.shard.figures().segments < before);
@@ -120,7 +120,7 @@ fn readers_and_copies_run_beside_writer_and_compaction() {
                 reads += 1;
             }
             let copy = directory.join(format!("copy{copies}"));
-            reader.copy(&copy, &mut Buffer::default()).unwrap();
+            reader.copy(&copy, 0, &mut Buffer::default()).unwrap();
             let verified = verify(&disk, &copy, &mut Buffer::default()).unwrap();
             assert_eq!((verified.damage, verified.torn_bytes), (vec![], 0));
             std::fs::remove_dir_all(&copy).ok();

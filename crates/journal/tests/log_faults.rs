@@ -84,7 +84,7 @@ fn history(seed: u64, ending: Ending) -> History {
             DIRECTORY
         }
         Ending::Copied => {
-            assert!(engine.shard.reader().copy(Path::new(COPY), &mut Buffer::new(4096)).unwrap());
+            assert!(engine.shard.reader().copy(Path::new(COPY), 0, &mut Buffer::new(4096)).unwrap());
             COPY
         }
     };

@@ -268,7 +268,7 @@ fn a_backup_without_one_of_its_files_is_damaged() {
     let (disk, engine) = history();
     let copied = Path::new("/copy");
     let mut buffer = Buffer::new(4096);
-    assert!(engine.shard.reader().copy(copied, &mut buffer).unwrap());
+    assert!(engine.shard.reader().copy(copied, 0, &mut buffer).unwrap());
     let whole = verify(&disk, copied, &mut buffer).unwrap();
     assert!(whole.damage.is_empty() && whole.is_ended && !whole.is_clean, "{whole:?}");
     let names: Vec<PathBuf> = disk

@@ -1,6 +1,7 @@
 //! `dormouse journal verify`.
 
-use super::{Progress, Shard, bytes_below, shards};
+use super::{Progress, Shard, bucket_file, bytes_below, shards};
+use crate::bucket_store::{IDENTITY, read_settings};
 use anyhow::bail;
 use journal::RealDisk;
 use journal::log::{Buffer, verify_with_progress};
@@ -58,6 +59,16 @@ pub fn report(directory: &Path) -> anyhow::Result<Report> {
     if shards.first().is_none_or(|shard| shard.directory != directory) {
         damages += list_strange(&mut text, &strange_files(directory, true));
     }
+    let file = if shards.first().is_none_or(|shard| shard.directory != directory) {
+        let file = bucket_file(directory)?;
+        if let Err(problem) = read_settings(directory, &file.name) {
+            let _ = writeln!(text, "DAMAGE {problem}");
+            damages += 1;
+        }
+        Some(file)
+    } else {
+        None
+    };
     if shards.is_empty() {
         let _ = writeln!(text, "{}: nothing was written yet", directory.display());
     }
@@ -92,6 +103,12 @@ pub fn report(directory: &Path) -> anyhow::Result<Report> {
             verified.runs,
             verified.records,
         );
+        if let (Some(file), Some(found)) = (&file, verified.identity)
+            && (file.bucket, file.vbuckets) != (found.bucket, found.vbuckets)
+        {
+            let _ = writeln!(text, "DAMAGE {}: of another bucket than {IDENTITY}", shard.display());
+            damages += 1;
+        }
         for damage in &verified.damage {
             let _ = writeln!(text, "DAMAGE {damage}");
         }

@@ -18,7 +18,8 @@
 //! * A segment is surveyed from front to back. The runs with anything live are then copied in the order of vBucket and
 //!   seqno, so that small runs become long ones. What is dead stays dead, so no other run need be read again. Each
 //!   commit record says how far the copying has come: after a crash it resumes there, and nothing is copied twice.
-//! * A segment that was left after a failure goes first. The header after it says what counts in it.
+//! * A segment that was left after a failure goes first. The header after it says what counts in it. So does one of
+//!   which only a header, a table or a commit record is damaged: its copy is whole.
 
 use super::WriteError;
 use super::buffer::{Buffer, Window};
@@ -361,9 +362,9 @@ impl<D: Disk> Shard<D> {
         end > self.options.segment_bytes / SLACK_AT_REST
     }
 
-    /// Returns a segment that was left after a failure.
+    /// Returns a segment that was left after a failure, or is worn.
     fn left(&self) -> Option<Arc<Segment<D>>> {
-        self.eligible().into_iter().find(|segment| !segment.is_sealed())
+        self.eligible().into_iter().find(|segment| !segment.is_sealed() || segment.state().worn)
     }
 
     /// Returns a segment of which a part was copied before the process ended.

@@ -33,17 +33,17 @@ impl<D: Disk> Drop for Hold<'_, D> {
 
 impl<D: Disk> Reader<D> {
     /// Copies the shard durably into a new directory of the same disk. Returns false, and makes no copy, if there is no
-    /// segment.
+    /// segment. `changes`: see [`super::Shard::note_changes`].
     ///
     /// After an error the destination does not hold a copy.
-    pub fn copy(&self, destination: &Path, buffer: &mut Buffer) -> io::Result<bool> {
+    pub fn copy(&self, destination: &Path, changes: u64, buffer: &mut Buffer) -> io::Result<bool> {
         let catalogue = self.catalogue();
         let _hold = Hold::new(catalogue);
         let segments = catalogue.segments();
         let Some(first) = segments.first() else { return Ok(false) };
         let disk = first.disk();
         disk.create_directory(destination)?;
-        let mut manifest = Manifest::default();
+        let mut manifest = Manifest { changes, ..Manifest::default() };
         for segment in segments.iter() {
             let (number, to) = (segment.number(), path_of(destination, segment.number()));
             let part = Part::of(segment);

@@ -14,6 +14,7 @@
 //!           48  8  last batch, if nothing was written after this manifest; otherwise 0
 //!           56  8  where that batch ends in the newest segment; otherwise 0
 //!           64     entries, oldest segment first
+//!            +  8  changes of the bucket's own file when this was written
 //!            +  4  CRC32C of the above, seeded with segment 0 and offset 0
 //!
 //! entry      0  6  number of the segment
@@ -26,7 +27,7 @@
 //!            +     if sealed or left, unless bit 1 is set: a bit per vBucket of the bucket that has runs in the segment
 //! ```
 //!
-//! Version 2 has no entries that are left.
+//! Version 2 has no entries that are left, and versions 2 and 3 count no changes.
 //!
 //! * The file is replaced as a whole: written under another name, synced and renamed, and the directory synced.
 //! * A segment is entered once its first batch is synced, and before that batch is acknowledged. It is taken out before
@@ -47,8 +48,9 @@ use std::sync::Arc;
 
 pub(super) const NAME: &str = "MANIFEST";
 const NEW: &str = "MANIFEST.new";
-const VERSION: u32 = 3;
-/// The previous version, without entries that are left.
+const VERSION: u32 = 4;
+/// Earlier versions: without the changes, and without entries that are left.
+const VERSION_WITHOUT_CHANGES: u32 = 3;
 const VERSION_WITHOUT_LEFT: u32 = 2;
 const HEAD_BYTES: usize = 64;
 const LENGTH_OFFSET: usize = 12;
@@ -68,6 +70,8 @@ pub(super) struct Manifest {
     pub next_segment: u64,
     /// Where the newest segment ended when the shard was closed or copied. Withdrawn before anything is written.
     pub end: Option<End>,
+    /// Changes of the bucket's own file, as its owner counts them: an older one is noticed.
+    pub changes: u64,
 }
 
 /// A live segment.
@@ -170,7 +174,7 @@ impl Sealed {
 
 impl Default for Manifest {
     fn default() -> Self {
-        Self { entries: Vec::new(), next_segment: 1, end: None }
+        Self { entries: Vec::new(), next_segment: 1, end: None, changes: 0 }
     }
 }
 
@@ -252,6 +256,7 @@ impl Manifest {
                 before = Some(vbuckets);
             }
         }
+        body.extend_from_slice(&self.changes.to_le_bytes());
         let length = HEAD_BYTES + body.len() + CHECKSUM_BYTES;
         let (batch, offset) = self.end.map_or((0, 0), |end| (end.batch, end.offset));
         let head: [u8; HEAD_BYTES] = Put::new()
@@ -294,7 +299,7 @@ impl Manifest {
         };
         let mut fields = Fields(copy.get(MANIFEST_MAGIC.len()..).unwrap_or_default());
         let version = fields.u32();
-        if version != VERSION && version != VERSION_WITHOUT_LEFT {
+        if ![VERSION, VERSION_WITHOUT_CHANGES, VERSION_WITHOUT_LEFT].contains(&version) {
             return Ok(Found::Version(version));
         }
         let _length = fields.u32();
@@ -303,18 +308,18 @@ impl Manifest {
         if identity.is_some_and(|identity| identity != found) {
             return Ok(Found::Foreign);
         }
-        Ok(match Self::decode(fields, found.vbuckets) {
+        Ok(match Self::decode(fields, found.vbuckets, version) {
             Some(manifest) => Found::Manifest { manifest, is_whole },
             None => Found::Unreadable,
         })
     }
 
     /// Decodes the rest of a copy whose checksum was compared.
-    fn decode(mut fields: Fields<'_>, vbuckets: u16) -> Option<Self> {
+    fn decode(mut fields: Fields<'_>, vbuckets: u16, version: u32) -> Option<Self> {
         let entries = fields.u32();
         let (next_segment, batch, offset) = (fields.u64(), fields.u64(), fields.u64());
         let end = (offset > 0).then_some(End { batch, offset });
-        let mut manifest = Self { entries: Vec::new(), next_segment, end };
+        let mut manifest = Self { entries: Vec::new(), next_segment, end, changes: 0 };
         let mut before: Arc<[u16]> = Arc::default();
         for _ in 0..entries {
             if fields.0.len() < ENTRY_BYTES {
@@ -336,6 +341,9 @@ impl Manifest {
                 _ => return None,
             };
             manifest.entries.push(Entry { origin: Origin { number, salt }, state });
+        }
+        if version == VERSION {
+            manifest.changes = fields.u64();
         }
         let numbers = || manifest.entries.iter().map(|entry| entry.origin.number);
         let is_plausible = numbers().is_sorted_by(|a, b| a < b)

@@ -372,6 +372,7 @@ impl<D: Disk> Opened<D> {
             return Ok(());
         }
         let damaged = !looked.damage.is_empty();
+        let worn = damaged && looked.damage.iter().all(|damage| damage.spoils == Spoils::Nothing);
         let goes_on = is_newest && !damaged;
         if is_newest {
             self.clean = false;
@@ -417,7 +418,7 @@ impl<D: Disk> Opened<D> {
             shard.manifest.leave(listed.number(), left);
         }
         let (end, last_batch) = (looked.end, looked.last_batch);
-        let state = State { table: looked.table, end, last_batch, length, damaged };
+        let state = State { table: looked.table, end, last_batch, length, damaged: damaged && !worn, worn };
         let file = (!is_sealed).then(|| listed.file.clone());
         let segment = Arc::new(Segment::new(shard.disk.clone(), path.to_owned(), listed.origin, file, state));
         shard.catalogue.add(segment.clone());

@@ -51,6 +51,8 @@ pub(super) struct State {
     pub length: u64,
     /// Something in it cannot be read. It stays as it is, and what it may hold stays too.
     pub damaged: bool,
+    /// Parts of it are damaged without which all of it can be read. It is to be written anew.
+    pub worn: bool,
 }
 
 impl<D: Disk> Segment<D> {
@@ -64,6 +66,11 @@ impl<D: Disk> Segment<D> {
 
     pub(super) fn number(&self) -> u64 {
         self.origin.number
+    }
+
+    /// Returns true if compaction is to write it anew: parts of it are damaged, but no record is lost.
+    pub fn is_worn(&self) -> bool {
+        self.state().worn
     }
 
     pub(super) fn disk(&self) -> &D {
@@ -190,7 +197,14 @@ impl<D: Disk> Segment<D> {
 impl State {
     /// The state of a new segment.
     pub fn empty() -> Self {
-        Self { table: Table::Memory(RunTable::default()), end: 0, last_batch: 0, length: 0, damaged: false }
+        Self {
+            table: Table::Memory(RunTable::default()),
+            end: 0,
+            last_batch: 0,
+            length: 0,
+            damaged: false,
+            worn: false,
+        }
     }
 }
 

@@ -194,6 +194,23 @@ impl<D: Disk> Shard<D> {
         self.write_manifest(manifest)
     }
 
+    /// Notes durably how often the bucket's own file has changed. A shard without a manifest notes it with its first.
+    pub fn note_changes(&mut self, changes: u64) -> Result<(), WriteError> {
+        if changes <= self.manifest.changes {
+            return Ok(());
+        }
+        if self.manifest_is_written {
+            return self.write_manifest(Manifest { changes, ..self.manifest.clone() });
+        }
+        self.manifest.changes = changes;
+        Ok(())
+    }
+
+    /// As of when its manifest was written: how often the bucket's own file had changed.
+    pub fn changes(&self) -> u64 {
+        self.manifest.changes
+    }
+
     fn open_notebook(&mut self) -> io::Result<&mut Notebook<D::File>> {
         match &mut self.notebook {
             Some(notebook) => Ok(notebook),

@@ -113,6 +113,15 @@ impl Manifest {
         manifest.is_sound().then_some(manifest)
     }
 
+    /// Checks what was read from a file.
+    pub fn check(&self) -> Result<(), String> {
+        if self.is_sound() {
+            Ok(())
+        } else {
+            Err("its scopes and collections contradict each other".to_owned())
+        }
+    }
+
     /// Returns true if everything else may rely on it.
     fn is_sound(&self) -> bool {
         let (mut scopes, mut collections) = (HashSet::new(), HashSet::new());
@@ -148,7 +157,13 @@ impl Manifest {
             && scopes.len() <= COUNT_MAX
             && collections.len() <= COUNT_MAX
             && self.drops.len() <= DROPS_MOST
-            && self.drops.iter().all(|drop| drop.since <= drop.event.uid && drop.event.uid <= self.uid)
+            && self.drops.iter().all(|drop| {
+                let SystemEvent { uid, scope, collection, .. } = drop.event;
+                drop.since <= uid
+                    && uid <= self.uid
+                    && scope < self.next_scope
+                    && collection < self.next_collection
+            })
             && nexts.into_iter().all(|next| (FIRST_ID..=ID_MAX + 1).contains(&next))
     }
 

@@ -10,7 +10,7 @@ use journal::log::{Buffer, Kind as RecordKind, Record, Replayed, Spoils};
 
 use crate::bucket::attention;
 use crate::index::{CAS_MOST, Header, Kind, Locked, Stored};
-use crate::storage::{DELETED, Part, Persistence, Trouble, check_value, decode_state, spoil};
+use crate::storage::{DELETED, FLUSHERS, Part, Persistence, Trouble, check_value, decode_state, spoil};
 use crate::{Bucket, KvError, Node, NodeContext, Unavailable, VbId};
 
 /// Reads the next segment that waits for it, of any bucket. Returns false if none waits. Any number of threads may do
@@ -42,6 +42,11 @@ fn load(bucket: &Bucket, cx: &mut NodeContext, (at, segment): Part, buffer: &mut
     let records = loader.records;
     persistence.warm_up.records.fetch_add(records, Relaxed);
     persistence.warm_up.segments_done.fetch_add(1, Relaxed);
+    if persistence.has_worn && !persistence.warm_up.is_running() {
+        for index in 0..FLUSHERS {
+            cx.node.flusher_bell(index).ring();
+        }
+    }
     if bucket.role_changes() != roles {
         // Maps of before show none of these roles.
         cx.node.note_map_change();

@@ -25,7 +25,7 @@ pub use load::{load_next, waits_for_load};
 pub use read_on::{PieceReader, read_on};
 
 pub use crate::storage::{
-    FETCHERS, FLUSHERS, OpenBucketError, PersistenceFigures, Trouble, WarmUp, remove_deleted,
+    BucketFile, FETCHERS, FLUSHERS, OpenBucketError, PersistenceFigures, Trouble, WarmUp, remove_deleted,
 };
 use crate::{Bucket, ThreadContext};
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use journal::{AnyDisk, Disk, File, Open, replace_file};
+use journal::{AnyDisk, Disk, File, Open, replace_file, sealed};
 use serde::{Deserialize, Serialize};
 
 use super::OpenBucketError;
@@ -18,6 +18,34 @@ const NAME: &str = "bucket.json";
 const NEW: &str = "bucket.json.new";
 const DELETED: &str = "bucket.json.deleted";
 const BYTES_MAX: usize = 4 << 20;
+
+/// What a bucket's `bucket.json` says of its journals.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketFile {
+    /// The bucket's name.
+    pub name: String,
+    /// Shards whose manifests must exist, ascending.
+    pub written_shards: Vec<u16>,
+    /// UUID, and the number of vBuckets, in each shard's files.
+    pub bucket: [u8; 16],
+    /// See `bucket`.
+    pub vbuckets: u16,
+    /// Number of the last change of scopes and collections.
+    pub collections_uid: u64,
+}
+
+impl BucketFile {
+    /// Reads and checks the file in a bucket's directory, as opening the bucket does.
+    pub fn read(disk: &AnyDisk, directory: &Path) -> Result<Self, OpenBucketError> {
+        let Some(meta) = Meta::read(disk, directory)? else {
+            return Err(OpenBucketError::Meta(format!("{}: it is missing", directory.join(NAME).display())));
+        };
+        meta.check(&meta.name)?;
+        let (bucket, collections_uid) = (meta.identity(), meta.collections.uid);
+        let Meta { name, written_shards, vbuckets, .. } = meta;
+        Ok(Self { name, written_shards, bucket, vbuckets, collections_uid })
+    }
+}
 
 /// What is fixed when a bucket is created, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +67,9 @@ pub(super) struct Meta {
     pub(super) is_backup: bool,
     #[serde(default)]
     pub(super) collections: Manifest,
+    /// How often the collections were written. The shards note it too, so that an older file is noticed.
+    #[serde(default)]
+    pub(super) changes: u64,
     /// Whether the datatype bit JSON of all its records was checked.
     #[serde(default)]
     pub(super) checked_json: bool,
@@ -92,7 +123,7 @@ impl Meta {
             }
         }
         bytes.truncate(filled);
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+        Self::parse(&bytes).map(Some).map_err(|error| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", directory.join(NAME).display()))
         })
     }
@@ -102,9 +133,16 @@ impl Meta {
         disk.create_directory(directory)?;
         disk.sync_directory(directory)?;
         let current = Self { format: FORMAT, ..self.clone() };
-        let mut text = serde_json::to_vec_pretty(&current).map_err(io::Error::other)?;
-        text.push(b'\n');
-        replace_file(disk, &directory.join(NAME), &directory.join(NEW), &text)
+        let text = serde_json::to_string_pretty(&current).map_err(io::Error::other)?;
+        let text = sealed::seal(&format!("{text}\n"));
+        replace_file(disk, &directory.join(NAME), &directory.join(NEW), text.as_bytes())
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+        let text = sealed::unseal(text).map_err(|broken| broken.to_string())?;
+        let meta: Self = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        meta.collections.check().map(|()| meta)
     }
 }
 

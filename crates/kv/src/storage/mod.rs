@@ -19,6 +19,7 @@ use wire::couchbase::collection_id;
 use wire::{snappy, xattrs};
 
 pub use figures::PersistenceFigures;
+pub use meta::BucketFile;
 use opening::Loading;
 pub use opening::{OpenBucketError, Trouble, WarmUp};
 pub(crate) use opening::{Opened, Part, open, spoil};
@@ -65,6 +66,8 @@ pub struct Persistence {
     pub(crate) loading: Ranked<Loading, { rank::LOADING }>,
     pub(crate) warm_up: opening::Progress,
     pub(crate) warm_reported: AtomicBool,
+    /// There are segments that compaction is to write anew once everything is read.
+    pub(crate) has_worn: bool,
     pub(crate) counters: Counters,
     pub(crate) syncs: SyncMeter,
     /// Set while the metadata's lock is held: from then on nothing is written to the directory.
@@ -151,10 +154,10 @@ impl Persistence {
         }
         self.check_whole()?;
         self.disk.create_directory(directory)?;
-        let mut written_shards = Vec::new();
+        let (mut written_shards, changes) = (Vec::new(), self.meta.lock().changes);
         for (at, shard) in self.shards.iter().enumerate() {
             let copy = meta::shard_directory(directory, at);
-            if shard.reader.copy(&copy, buffer)? {
+            if shard.reader.copy(&copy, changes, buffer)? {
                 written_shards.push(at as u16);
                 let verified = verify_with_progress(&self.disk, &copy, buffer, true, &mut |_| {});
                 if let Some(damage) = verified.map_err(std::io::Error::other)?.damage.first() {
@@ -201,9 +204,19 @@ impl Persistence {
         if self.is_deleted.load(Relaxed) {
             return Err(std::io::ErrorKind::NotFound.into());
         }
-        let changed = Meta { collections: collections.clone(), ..meta.clone() };
+        let changes = meta.changes + 1;
+        let changed = Meta { collections: collections.clone(), changes, ..meta.clone() };
         changed.write(&self.disk, &self.directory)?;
         *meta = changed;
+        drop(meta);
+        for shard in &self.shards {
+            // The change is kept in any case; without the note an older file would pass for this one.
+            if let Some(Err(error)) =
+                shard.journal.lock().as_mut().map(|journal| journal.note_changes(changes))
+            {
+                self.note_trouble(&error);
+            }
+        }
         Ok(())
     }
 

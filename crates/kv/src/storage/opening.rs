@@ -47,6 +47,8 @@ pub enum Trouble {
     Unread(VbId, KvError),
     /// `bucket.json` is older than what a vBucket knows of the scopes and collections.
     Outdated(VbId),
+    /// `bucket.json` is older than what a shard knows of it.
+    OldFile(usize),
     /// A flush failed; it is tried again.
     Write(String),
     /// A stream of changes could not be read from disk, and ended.
@@ -63,6 +65,11 @@ impl fmt::Display for Trouble {
                 "bucket.json is older than the journal: vBucket {} has a later change of scopes and collections, and \
                  is not served. Put the right file back and restart",
                 vb.0
+            ),
+            Self::OldFile(shard) => write!(
+                f,
+                "bucket.json is older than the journal: scopes and collections have changed since, as shard {shard} \
+                 knows, and none of its vBuckets is served. Put the right file back and restart"
             ),
             Self::Write(error) => write!(f, "not written, will be tried again: {error}"),
             Self::Stream(error) => {
@@ -136,7 +143,10 @@ impl Loading {
 
     fn first_damage(&self) -> Option<String> {
         let first = || {
-            self.troubles.iter().find(|trouble| matches!(trouble, Trouble::Damage(_) | Trouble::Outdated(_)))
+            let is_damage = |trouble: &&Trouble| {
+                matches!(trouble, Trouble::Damage(_) | Trouble::Outdated(_) | Trouble::OldFile(_))
+            };
+            self.troubles.iter().find(is_damage)
         };
         self.first_damage.clone().or_else(|| first().map(Trouble::to_string))
     }
@@ -202,6 +212,7 @@ pub(crate) fn open(
                 is_backup: false,
                 written_shards: Vec::new(),
                 collections: Manifest::default(),
+                changes: 0,
                 checked_json: true,
             };
             meta.write(&disk, directory)?;
@@ -255,6 +266,10 @@ pub(crate) fn open(
         for damage in &opened.damage {
             spoil(&gates, at, usize::from(meta.shards), &damage.spoils);
         }
+        if opened.shard.changes() > meta.changes {
+            loading.troubles.push(Trouble::OldFile(at));
+            spoil(&gates, at, usize::from(meta.shards), &Spoils::Everything);
+        }
         shards.push(Shard {
             reader: opened.shard.reader(),
             journal: Ranked::new(Some(opened.shard)),
@@ -274,6 +289,7 @@ pub(crate) fn open(
         });
     }
     progress.segments.store(loading.segments.len() as u64, Relaxed);
+    let has_worn = loading.segments.iter().any(|(_, segment)| segment.is_worn());
     let checked_json = meta.checked_json;
     let (uuid, vbuckets, collections) = (meta.uuid.clone(), meta.vbuckets, meta.collections.clone());
     let persistence = Persistence {
@@ -286,6 +302,7 @@ pub(crate) fn open(
         loading: Ranked::new(loading),
         warm_up: progress,
         warm_reported: AtomicBool::new(false),
+        has_worn,
         counters: Counters::default(),
         syncs,
         is_deleted: AtomicBool::new(false),

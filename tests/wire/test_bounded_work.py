@@ -25,12 +25,15 @@ EXECUTED_MOST = 1 / 4
 INCREMENTS = 60
 SOON_S = 60
 NOTHING = {"start": base64.b64encode(b"nothing").decode(), "end": base64.b64encode(b"nothing-more").decode()}
+GET_RANDOM_KEY, APPEND, TOUCH = 0xB6, 0x0E, 0x1C
 # What each connection sends at once: about 100 ms of work, or much more.
 HEAVY = {
     "look-ups": [sd.lookups(array(0), *[(sd.GET, b"[-1]")] * PATHS)] * 60,
     "edits": [sd.mutations(array(0), *[(sd.REPLACE, b"[-1]", b"2")] * PATHS)] * 60,
     "scans": [request(CREATE_SCAN, value=json.dumps({"range": NOTHING}).encode(), datatype=1)] * 1000,
     "key lists": [request(GET_KEYS, b"document-", extras=struct.pack(">I", 10))] * 1000,
+    "random keys": [request(GET_RANDOM_KEY)] * 1000,
+    "appends": [request(APPEND, array(1), b" ")] * 1000,
 }
 HIT, COUNTER = b"hit", b"counter"
 ONE_MORE = request(INCREMENT, COUNTER, extras=struct.pack(">QQI", 1, 1, 0))
@@ -143,3 +146,23 @@ def test_what_is_queued_when_the_node_stops_is_dropped(kind):
             one.close()
         assert node.process.wait(servers.STOP_TIMEOUT_S) == 0, node.log()
     assert_few(answered, HEAVY[kind])
+
+
+def test_a_login_does_not_wait_for_an_edit(one_worker):
+    """Not even for one of a document that is changed all the time; and that one ends."""
+    key, members = b"changed", b"[" + b"1," * (2 << 20) + b"1]"
+    with BinaryConnection.opened(one_worker.kv, timeout_s=SOON_S) as editor, BinaryConnection.opened(one_worker.kv, timeout_s=SOON_S) as other:
+        assert editor.store(key, members).status == SUCCESS
+        editor.send(sd.mutations(key, *[(sd.ADD_UNIQUE, b"", b"%d" % (n + 2)) for n in range(PATHS)]))
+        editor.socket.setblocking(False)
+        logins = changes = 0
+        while True:
+            try:
+                answer = editor.socket.recv(1 << 16)
+                break
+            except BlockingIOError:
+                pass
+            changes += other.ask(TOUCH, key, extras=struct.pack(">I", 1000 + changes)).status == SUCCESS
+            BinaryConnection.opened(one_worker.kv, timeout_s=SOON_S).close()
+            logins += 1
+    assert answer and logins >= SERVED_BETWEEN, f"{logins} logins and {changes} changes before {answer[:24]!r}"

@@ -618,7 +618,7 @@ impl Bucket {
         if attention & (attention::FLUSH | attention::GATES) != 0 {
             self.attend(cx, at.vb)?;
         }
-        let uuid = self.vb_uuid(at.vb);
+        let (uuid, may_take_long) = (self.vb_uuid(at.vb), cx.may_take_long);
         let mut locked = self.lock(cx, at.vb);
         if !self.resources.collections.has(key.collection) {
             return Err(Unavailable::NoCollection);
@@ -630,7 +630,7 @@ impl Bucket {
         if attention & attention::WATCHED != 0 {
             seen = Some(Lookup::before(&mut locked, key, at.hash));
         }
-        let mut entry = Entry::new(locked, key, at.hash, uuid);
+        let mut entry = Entry::new(locked, key, at.hash, uuid, may_take_long);
         let result = f(&mut entry);
         let (armed_s, missed, is_glance) = (entry.armed_s(), entry.has_missed(), entry.is_glance());
         drop(entry);
@@ -894,10 +894,17 @@ impl Bucket {
         }
     }
 
-    /// Calls `f` with the size of every item in bytes, locking one vBucket at a time (`stats sizes`).
+    /// Calls `f` with the size of every item in bytes (`stats sizes`).
     pub fn item_sizes(&self, cx: &mut ThreadContext, f: &mut dyn FnMut(usize)) {
         for vb in 0..self.vbuckets() {
-            self.lock(cx, VbId(vb)).sizes(f);
+            let mut hand = Some(Hand::default());
+            while hand.is_some() {
+                let locked = self.lock(cx, VbId(vb));
+                for _ in 0..scan::GROUPS_HELD {
+                    hand = hand.and_then(|at| locked.sizes(at, f));
+                }
+                locked.release();
+            }
         }
     }
 }

@@ -8,6 +8,9 @@ use crate::LARGE_VALUE;
 use crate::index::{Header, Kind, Locked, NewValue, Present, VALUE_MAX, large_value_offset, mark};
 use crate::{Document, Expiry, Key, KvError, LargeItem, Made, MadeKind, Mutated, Resolution, Store, Value};
 
+/// A longer value is copied only where a request may take long.
+const COPIED_IN_PLACE_BYTES: usize = 512 << 10;
+
 /// A key, present or missing, while its vBucket is locked. Obtained from [`crate::Bucket::with_entry`]. Expired,
 /// flushed and deleted documents look missing.
 pub struct Entry<'v> {
@@ -22,14 +25,31 @@ pub struct Entry<'v> {
     level: u8,
     /// Hides this access from watchers.
     is_glance: bool,
+    /// See [`crate::ThreadContext::may_take_long`].
+    may_take_long: bool,
 }
 
 impl<'v> Entry<'v> {
     #[inline(always)]
-    pub(crate) fn new(locked: Locked<'v>, key: Key<'v>, hash: u64, vb_uuid: u64) -> Self {
+    pub(crate) fn new(
+        locked: Locked<'v>,
+        key: Key<'v>,
+        hash: u64,
+        vb_uuid: u64,
+        may_take_long: bool,
+    ) -> Self {
         // Looked up in place: moving what was just written stalls the processor.
-        let mut entry =
-            Self { locked, key, hash, vb_uuid, present: None, named_cas: 0, level: 0, is_glance: false };
+        let mut entry = Self {
+            locked,
+            key,
+            hash,
+            vb_uuid,
+            present: None,
+            named_cas: 0,
+            level: 0,
+            is_glance: false,
+            may_take_long,
+        };
         entry.present = entry.locked.look_up(key, hash).ok();
         entry
     }
@@ -380,8 +400,8 @@ impl<'v> Entry<'v> {
     }
 
     /// Appends (`front == false`) or prepends bytes to the present value, in place where they fit; new CAS.
-    /// [`KvError::NotStored`] if missing, [`KvError::TooBig`] if the result is too long for an item. The result is not
-    /// compressed.
+    /// [`KvError::NotStored`] if missing, [`KvError::TooBig`] if the result is too long for an item,
+    /// [`KvError::TakesLong`] if it is too long to be copied here. The result is not compressed.
     pub fn extend(&mut self, value: &Value<'_>, front: bool, new_cas: u64) -> Result<Mutated, KvError> {
         self.check_changeable()?;
         let (present, old) = self.resident().map_err(|error| match error {
@@ -392,6 +412,9 @@ impl<'v> Entry<'v> {
         let sum = old.inflated_len + added.len();
         if sum > VALUE_MAX {
             return Err(KvError::TooBig);
+        }
+        if sum > COPIED_IN_PLACE_BYTES && !self.may_take_long {
+            return Err(KvError::TakesLong);
         }
         if old.is_compressed() && !self.locked.has_room(sum.saturating_sub(old.value_len)) {
             return Err(KvError::NoMemory);

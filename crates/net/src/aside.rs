@@ -5,7 +5,8 @@
 //!               <── Done: session, answers ──────────────────────────────────────────────────┘
 //! ```
 //! A job is one request. The lines are served in turn, so a client with a thousand connections delays the long requests
-//! of others by one of its own. A job whose connection has closed is dropped, and so are all when the node stops.
+//! of others by one of its own. Logins have lines and a thread of their own: data must not hold them up. A job whose
+//! connection has closed is dropped, and so are all when the node stops.
 //!
 //! Letters and alarms are the worker's: [`kv::ThreadContext::home`].
 
@@ -29,7 +30,7 @@ const RETIRED: Duration = Duration::from_millis(10);
 
 /// Number of executing threads that a node with this many workers has for this.
 pub(crate) const fn aside_threads(workers: usize) -> usize {
-    workers.div_ceil(4)
+    workers.div_ceil(4) + 1
 }
 
 /// A session whose next request takes long.
@@ -56,28 +57,25 @@ pub(crate) struct Done {
 /// Whose requests wait in one line.
 type Client = (Option<IpAddr>, Option<Arc<str>>);
 
+/// The lines with jobs; the first is served next.
 #[derive(Default)]
-struct Lines {
-    /// Those with jobs; the first is served next.
-    lines: VecDeque<(Client, VecDeque<Job>)>,
-    is_stopping: bool,
-}
+struct Lines(VecDeque<(Client, VecDeque<Job>)>);
 
 impl Lines {
     fn push(&mut self, job: Job) {
         let client = (job.session.peer.address, job.session.peer.user.clone());
-        match self.lines.iter_mut().find(|(known, _)| *known == client) {
+        match self.0.iter_mut().find(|(known, _)| *known == client) {
             Some((_, line)) => line.push_back(job),
-            None => self.lines.push_back((client, VecDeque::from([job]))),
+            None => self.0.push_back((client, VecDeque::from([job]))),
         }
     }
 
     /// The next job whose connection is still there.
     fn pop(&mut self) -> Option<Job> {
-        while let Some((client, mut line)) = self.lines.pop_front() {
+        while let Some((client, mut line)) = self.0.pop_front() {
             let job = line.pop_front();
             if !line.is_empty() {
-                self.lines.push_back((client, line));
+                self.0.push_back((client, line));
             }
             if let Some(job) = job.filter(|job| !job.is_closed.load(Relaxed)) {
                 return Some(job);
@@ -87,11 +85,19 @@ impl Lines {
     }
 }
 
+/// Jobs of one kind.
+#[derive(Default)]
+struct Kind {
+    lines: Mutex<Lines>,
+    changed: Condvar,
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Aside {
-    lines: Mutex<Lines>,
-    changed: Condvar,
+    long: Kind,
+    logins: Kind,
+    is_stopping: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -106,11 +112,13 @@ impl Aside {
     ) -> io::Result<()> {
         for index in 0..aside_threads(inboxes.len()) {
             let (this, node, inboxes) = (Arc::clone(self), Arc::clone(node), inboxes.to_vec());
-            let thread = spawn(&format!("dm:aside{index}"), move || {
+            let name = if index == 0 { "dm:login".to_owned() } else { format!("dm:aside{}", index - 1) };
+            let thread = spawn(&name, move || {
                 let mut cx = NodeContext::new(node, first_thread + index);
                 crate::clock::give(&mut cx);
                 cx.keeps_alarms = true;
-                this.run(&mut cx, clock, &inboxes);
+                let kind = if index == 0 { &this.logins } else { &this.long };
+                this.run(kind, &mut cx, clock, &inboxes);
             })?;
             self.threads.lock().push(thread);
         }
@@ -119,16 +127,17 @@ impl Aside {
 
     /// Queues a job.
     pub(crate) fn push(&self, job: Job) {
-        let mut lines = self.lines.lock();
+        let kind = if job.session.logs_in_next() { &self.logins } else { &self.long };
+        let mut lines = kind.lines.lock();
         // The worker closes the connection.
-        if !lines.is_stopping {
+        if !self.is_stopping.load(Relaxed) {
             lines.push(job);
-            self.changed.notify_one();
+            kind.changed.notify_one();
         }
     }
 
-    fn run(&self, cx: &mut NodeContext, clock: Clock, inboxes: &[Arc<Inbox>]) {
-        while let Some(job) = self.next(cx) {
+    fn run(&self, kind: &Kind, cx: &mut NodeContext, clock: Clock, inboxes: &[Arc<Inbox>]) {
+        while let Some(job) = self.next(kind, cx) {
             cx.now = clock.now();
             cx.tend();
             let Some(inbox) = inboxes.get(job.thread) else { continue };
@@ -137,11 +146,11 @@ impl Aside {
     }
 
     /// The next job; sleeps until there is one. `None`: the node stops.
-    fn next(&self, cx: &mut NodeContext) -> Option<Job> {
-        let mut lines = self.lines.lock();
+    fn next(&self, kind: &Kind, cx: &mut NodeContext) -> Option<Job> {
+        let mut lines = kind.lines.lock();
         let mut has_rested = false;
         loop {
-            if lines.is_stopping {
+            if self.is_stopping.load(Relaxed) {
                 return None;
             }
             if let Some(job) = lines.pop() {
@@ -155,22 +164,21 @@ impl Aside {
                 });
                 has_rested = true;
             } else if cx.end_batch() {
-                self.changed.wait_for(&mut lines, RETIRED);
+                kind.changed.wait_for(&mut lines, RETIRED);
             } else {
-                self.changed.wait(&mut lines);
+                kind.changed.wait(&mut lines);
             }
         }
     }
 
     /// Drops all jobs and waits for those that are being executed.
     pub(crate) fn stop(&self) {
-        let dropped = {
-            let mut lines = self.lines.lock();
-            lines.is_stopping = true;
-            std::mem::take(&mut lines.lines)
-        };
-        drop(dropped);
-        self.changed.notify_all();
+        self.is_stopping.store(true, Relaxed);
+        for kind in [&self.long, &self.logins] {
+            let dropped = std::mem::take(&mut *kind.lines.lock());
+            drop(dropped);
+            kind.changed.notify_all();
+        }
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }

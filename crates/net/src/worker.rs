@@ -59,7 +59,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 const SEND_BYTES: usize = 128 << 10;
 /// An idle thread returns its cached blocks after this time.
 const REST_MS: u64 = 5_000;
-/// While stopping: a peer that takes none of its answers for this long is not waited for.
+/// While stopping: a peer that takes none of its answers for this long is not waited for, nor are answers that take
+/// this long.
 const STOPPING_STUCK_MS: u64 = 500;
 /// While stopping: how often to look for those.
 const STOPPING_LOOK_MS: u64 = 100;
@@ -507,8 +508,12 @@ impl Worker {
         self.take_arrivals();
         let is_over = |connection: &Connection| match &connection.backlog {
             Some(backlog) => now_ms >= backlog.progress_ms.max(since_ms) + STOPPING_STUCK_MS,
-            // The requests of a session that is elsewhere are dropped.
-            None => !connection.session.has_waits() || connection.away.is_some(),
+            // The requests of a session that is elsewhere are dropped. What waits may wait for something that does not
+            // come.
+            None => {
+                let is_late = now_ms >= since_ms + STOPPING_STUCK_MS;
+                !connection.session.has_waits() || connection.away.is_some() || is_late
+            }
         };
         for id in 0..u32::try_from(self.connections.len()).unwrap_or(u32::MAX) {
             let connection = self.connections.get(id as usize).and_then(Option::as_ref);

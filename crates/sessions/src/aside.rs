@@ -11,7 +11,11 @@
 //! until it is back: long work costs its own connection.
 
 use kv::{NodeContext, Outcome};
+use wire::binary::Opcode;
+use wire::meta::{SetMode, Verb};
+use wire::text::{Command, StoreVerb};
 
+use super::batch::Work;
 use super::deferral::own;
 use super::request::Request;
 use super::waits::{Touch, Waits};
@@ -33,9 +37,15 @@ impl Session {
     /// is for a CONTROL.
     pub(super) fn park_aside(&mut self, queued: &mut Queued<'_>, cx: &mut NodeContext) {
         let cookie = self.peer.cookie(cx);
+        let is_login = is_login(&queued.work);
         let Some(request) = own(&mut queued.work) else { return };
         self.peer.waits.get_or_insert_default().park(cookie.ticket, Touch::Everything, request, 0);
-        self.aside.push_back(cookie.ticket);
+        self.aside.push_back((cookie.ticket, is_login));
+    }
+
+    /// Returns true if the first request that waits to be executed elsewhere is a login.
+    pub fn logs_in_next(&self) -> bool {
+        self.aside.front().is_some_and(|(_, is_login)| *is_login)
     }
 
     /// Takes the session away from its connection. What is left in its place looks the same from outside, and waits.
@@ -66,7 +76,7 @@ impl Session {
     /// Executes the first of the requests that take long; called where it may.
     pub fn execute_aside(&mut self, cx: &mut NodeContext, out: &mut Output) {
         debug_assert!(cx.may_take_long);
-        if let Some(ticket) = self.aside.pop_front() {
+        if let Some((ticket, _)) = self.aside.pop_front() {
             self.finish(ticket, Outcome::Fetched(Ok(())), cx, out);
         }
     }
@@ -78,15 +88,33 @@ impl Session {
         self.go_on(cx, out);
     }
 
-    /// Returns true if a request with a large value takes long: all of the value is looked at.
+    /// Returns true if a request with a large value takes long: all of the value is looked at, or it is added to
+    /// another one.
     pub(super) fn is_long(&self, filling: &Filling) -> bool {
-        let is_of_subdocument = |request: &Request<'_>| match request {
-            Request::Binary(request) => opcodes::is_subdocument(request.header.opcode),
+        let is_long = |request: &Request<'_>| match request {
+            Request::Binary(request) => {
+                opcodes::is_subdocument(request.header.opcode) || opcodes::extends(request.header.opcode)
+            }
+            Request::Text(Command::Store(store)) => {
+                matches!(store.verb, StoreVerb::Append | StoreVerb::Prepend)
+            }
+            Request::Text(Command::Meta(command)) => {
+                matches!(command.verb, Verb::Set(SetMode::Append | SetMode::Prepend))
+            }
             Request::Text(_) => false,
         };
-        self.peer.port == Port::Couchbase
-            && !filling.is_refused()
-            && (filling.bytes() > INFLATED_IN_PLACE_BYTES
-                || self.parse_again(&filling.head).is_some_and(|(request, _)| is_of_subdocument(&request)))
+        let is_checked = self.peer.port == Port::Couchbase && filling.bytes() > INFLATED_IN_PLACE_BYTES;
+        !filling.is_refused()
+            && (is_checked || self.parse_again(&filling.head).is_some_and(|(request, _)| is_long(&request)))
+    }
+}
+
+fn is_login(work: &Work<'_>) -> bool {
+    match work {
+        Work::Request(Request::Binary(request), ..) => {
+            matches!(request.header.opcode, Opcode::SASL_AUTH | Opcode::SASL_STEP)
+        }
+        Work::Request(Request::Text(command), ..) => matches!(command, Command::Login),
+        _ => false,
     }
 }

@@ -146,8 +146,8 @@ pub struct Session {
     frame_bytes: u32,
     /// Bytes of answers that may be held back before nothing more is read.
     held_bytes_max: usize,
-    /// Tickets of parked requests that take long; see [`aside`].
-    aside: VecDeque<u64>,
+    /// Tickets of parked requests that take long, and whether they are logins; see [`aside`].
+    aside: VecDeque<(u64, bool)>,
 }
 
 impl Session {

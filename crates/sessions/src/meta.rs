@@ -322,6 +322,9 @@ impl Operation<'_> {
             })?,
             Err(error) => Err(error),
         };
+        if result == Err(KvError::TakesLong) {
+            return Err(KvError::TakesLong);
+        }
         let with_cas = self.flags().has(b'C') && matches!(mode, SetMode::Set | SetMode::Replace);
         self.bucket.count_store(cx, with_cas, result.map(drop));
         if let Some(attempt) = attempt {

@@ -243,8 +243,14 @@ pub(super) fn takes_long(opcode: Opcode) -> bool {
             | Opcode::RANGE_SCAN_CREATE
             | Opcode::RANGE_SCAN_CONTINUE
             | Opcode::GET_KEYS
+            | Opcode::GET_RANDOM_KEY
             | Opcode::DCP_OPEN
     )
+}
+
+/// Returns true for requests that add their value to that of a document.
+pub(super) fn extends(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::APPEND | Opcode::APPENDQ | Opcode::PREPEND | Opcode::PREPENDQ)
 }
 
 /// Returns true for operations at paths in a document.

@@ -605,6 +605,9 @@ fn extend(
         })?,
         Err(error) => Err(error),
     };
+    if result == Err(KvError::TakesLong) {
+        return Err(Unavailable::TakesLong);
+    }
     bucket.count_store(cx, false, result.map(drop));
     if let Some(attempt) = attempt {
         attempt.report(bucket, cx, key, result.map(drop));

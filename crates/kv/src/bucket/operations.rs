@@ -108,6 +108,9 @@ impl Bucket {
             }),
             Err(error) => Err(error),
         };
+        if matches!(result, Err(KvError::TakesLong)) {
+            return result;
+        }
         self.count_store(cx, mutation.cas != 0, result.map(drop));
         if let Some(attempt) = attempt {
             attempt.report(self, cx, key, result.map(drop));

@@ -1,10 +1,10 @@
 //! Scans: the keys of a collection in one vBucket, in order or as a random sample.
 //!
 //! ```text
-//!   create    one walk over the vBucket under its lock: the keys that match; then sorted
+//!   create    one walk over the vBucket, in steps under its lock: the keys that match; then sorted
 //!   continue  takes the scan out, reads some of its documents, puts it back
 //! ```
-//! The keys are those of the moment of creation; documents are read when they are sent, so they may be newer, and those
+//! The keys are those that were there during the whole creation, and some of others; documents are read when they are sent, so they may be newer, and those
 //! that are gone by then are left out. A scan that nobody continues ends after [`LIFETIME_S`]. For other users than the
 //! one who created it there is no such scan.
 
@@ -23,8 +23,13 @@ const COUNT_MAX: usize = 4096;
 /// The scans of a bucket may take this part of its budget.
 const BUDGET_PART: u64 = 16;
 
-/// Groups of the index that [`Bucket::random_key`] looks at, of some 30 items each.
+/// Groups of the index that are walked over while the vBucket's lock is held, of some 30 items each.
+pub(super) const GROUPS_HELD: usize = 64;
+/// How often a walk begins anew because the index has grown or shrunk; then it holds the lock to its end.
+const WALKS_MAX: usize = 8;
+/// Groups that [`Bucket::random_key`] looks at, and keys that are enough.
 const GROUPS_MAX: usize = 16 << 10;
+const KEYS_DRAWN: u64 = 64;
 
 /// Names a scan.
 pub type ScanId = [u8; 16];
@@ -156,6 +161,41 @@ pub enum Taken {
 }
 
 impl Bucket {
+    /// Calls `f` with the keys of a collection in a vBucket, until it returns false; with `None` if the walk begins
+    /// anew.
+    fn walk_keys(
+        &self,
+        cx: &mut ThreadContext,
+        vb: VbId,
+        collection: u32,
+        f: &mut dyn FnMut(Option<&[u8]>) -> bool,
+    ) -> Result<(), Unavailable> {
+        let (mut hand, mut goes_on) = (Some(Hand::default()), true);
+        let (mut groups, mut walks) = (None, 0);
+        while goes_on && let Some(mut at) = hand {
+            if let Some(why) = self.closed(vb) {
+                return Err(why);
+            }
+            let locked = self.lock(cx, vb);
+            if !self.has_collection(collection) {
+                return Err(Unavailable::NoCollection);
+            }
+            if groups.replace(locked.groups()).is_some_and(|before| before != locked.groups()) {
+                walks += 1;
+                at = Hand::default();
+                f(None);
+            }
+            let most = if walks < WALKS_MAX { GROUPS_HELD } else { usize::MAX };
+            for _ in 0..most {
+                hand = locked.keys(at, collection, &mut |key| goes_on &= f(Some(key)));
+                let Some(next) = hand else { break };
+                at = next;
+            }
+            locked.release();
+        }
+        Ok(())
+    }
+
     /// Returns the keys of a collection in a vBucket that are selected.
     fn keys_of(
         &self,
@@ -165,31 +205,26 @@ impl Bucket {
         selection: &Selection,
         bytes_most: u64,
     ) -> Result<Keys, ScanError> {
-        if let Some(why) = self.closed(vb) {
-            return Err(ScanError::Unavailable(why));
-        }
         let secrets = &self.resources.secrets;
         let mut keys = Keys::default();
-        let locked = self.lock(cx, vb);
-        if !self.has_collection(collection) {
-            return Err(ScanError::Unavailable(Unavailable::NoCollection));
-        }
-        let mut hand = Some(Hand::default());
-        while let Some(at) = hand {
-            hand = locked.keys(at, collection, &mut |key| {
-                let is_selected = match selection {
-                    Selection::Range(start, end) => is_between(key, start, end),
-                    Selection::Sample { .. } => true,
-                };
-                if is_selected {
-                    keys.push(key);
-                }
-            });
-            if keys.memory() > bytes_most {
-                return Err(ScanError::Busy);
+        self.walk_keys(cx, vb, collection, &mut |key| {
+            let Some(key) = key else {
+                keys = Keys::default();
+                return true;
+            };
+            let is_selected = match selection {
+                Selection::Range(start, end) => is_between(key, start, end),
+                Selection::Sample { .. } => true,
+            };
+            if is_selected {
+                keys.push(key);
             }
+            keys.memory() <= bytes_most
+        })
+        .map_err(ScanError::Unavailable)?;
+        if keys.memory() > bytes_most {
+            return Err(ScanError::Busy);
         }
-        drop(locked);
         match selection {
             Selection::Range(..) => keys.sort(),
             Selection::Sample { count, seed } => {
@@ -308,30 +343,24 @@ impl Bucket {
         start: Key<'_>,
         count: usize,
     ) -> Result<Vec<Vec<u8>>, Unavailable> {
-        if let Some(why) = self.closed(vb) {
-            return Err(why);
-        }
         let mut first = BinaryHeap::with_capacity(count);
-        let locked = self.lock(cx, vb);
-        if !self.has_collection(start.collection) {
-            return Err(Unavailable::NoCollection);
-        }
-        let mut hand = Some(Hand::default());
-        while let Some(at) = hand {
-            hand = locked.keys(at, start.collection, &mut |key| {
-                if key < start.bytes || count == 0 {
-                    return;
-                }
-                if first.len() < count {
-                    first.push(key.to_vec());
-                } else if let Some(mut last) = first.peek_mut()
-                    && key < last.as_slice()
-                {
-                    *last = key.to_vec();
-                }
-            });
-        }
-        drop(locked);
+        self.walk_keys(cx, vb, start.collection, &mut |key| {
+            let Some(key) = key else {
+                first.clear();
+                return true;
+            };
+            if key < start.bytes || count == 0 {
+                return true;
+            }
+            if first.len() < count {
+                first.push(key.to_vec());
+            } else if let Some(mut last) = first.peek_mut()
+                && key < last.as_slice()
+            {
+                *last = key.to_vec();
+            }
+            true
+        })?;
         Ok(first.into_sorted_vec())
     }
 
@@ -352,7 +381,7 @@ impl Bucket {
             let (mut seen, mut chosen) = (0, None);
             let first = self.lock(cx, vb).hand_at(random >> 16);
             let (mut at, mut is_around) = (first, false);
-            while groups < GROUPS_MAX && !(is_around && at >= first) {
+            while groups < GROUPS_MAX && seen < KEYS_DRAWN && !(is_around && at >= first) {
                 groups += 1;
                 // Each key that is met takes the place of the last one with falling probability.
                 let next = self.lock(cx, vb).keys(at, collection, &mut |key| {

@@ -5,6 +5,7 @@ use memory::{ItemHeap, Location, prefetch};
 
 use super::Evicted;
 use super::item::{ItemPtr, Kind, collection_of, collection_prefix, key_of, mark};
+use super::lock;
 use super::rank::{self, Census};
 use super::relocate::Moved;
 use super::table::{Found, Hand, HashPart};
@@ -332,15 +333,17 @@ impl Locked<'_> {
         })
     }
 
-    /// Calls `f` with the size of each live item.
-    pub(crate) fn sizes(&self, f: &mut dyn FnMut(usize)) {
-        let mut hand = Some(Hand::default());
-        while let Some(at) = hand {
-            hand = self.root.walk(at, |found, _| {
-                // SAFETY: the item is in the table and the lock is held.
-                f(unsafe { self.item(found.location).header() }.item_size());
-            });
-        }
+    /// Calls `f` with the size of each item in one group of the table; returns the next hand.
+    pub(crate) fn sizes(&self, hand: Hand, f: &mut dyn FnMut(usize)) -> Option<Hand> {
+        self.root.walk(hand, |found, _| {
+            // SAFETY: the item is in the table and the lock is held.
+            f(unsafe { self.item(found.location).header() }.item_size());
+        })
+    }
+
+    /// Unlocks the vBucket, which will be locked again at once, and lets those in that wait for it.
+    pub(crate) fn release(self) {
+        lock::release(self.state);
     }
 
     /// Frees the memory of the wheel and the locks if nothing is left in them.

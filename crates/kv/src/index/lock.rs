@@ -31,6 +31,24 @@ pub(crate) type Lock<T> = lock_api::Mutex<RawLock, T>;
 /// The lock held.
 pub(crate) type LockGuard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
 
+/// How long a thread that takes a lock again and again stays away from it while others wait: one that is woken needs
+/// longer to take it than its last holder.
+const GIVE_WAY: Duration = Duration::from_micros(100);
+
+/// Releases a lock that its holder will take again at once, and lets those in that wait for it.
+pub(crate) fn release<T>(guard: LockGuard<'_, T>) {
+    let is_waited_for = is_waited_for(LockGuard::mutex(&guard));
+    drop(guard);
+    if is_waited_for {
+        std::thread::sleep(GIVE_WAY);
+    }
+}
+
+fn is_waited_for<T>(lock: &Lock<T>) -> bool {
+    // SAFETY: only the flag is read.
+    unsafe { lock.raw() }.parked.load(Ordering::SeqCst)
+}
+
 impl RawLock {
     #[inline]
     fn try_take(&self) -> bool {
@@ -130,15 +148,10 @@ mod tests {
             let lock = Arc::clone(&lock);
             std::thread::spawn(move || drop(lock.lock()))
         };
-        while !lock_is_waited_for(&lock) {
+        while !is_waited_for(&lock) {
             std::thread::yield_now();
         }
         drop(held);
         waiter.join().unwrap();
-    }
-
-    fn lock_is_waited_for(lock: &Lock<()>) -> bool {
-        // SAFETY: only the flag is read.
-        unsafe { lock.raw() }.parked.load(Ordering::SeqCst)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 use kv::{Bucket, Meter};
@@ -14,6 +15,8 @@ use crate::refusals::begins_tls;
 
 /// A round collects input from connections until it has this many bytes.
 const COLLECT_BYTES: usize = 64 << 10;
+/// No turn is continued once a wake-up has taken this long.
+const TURN_US: u64 = 1000;
 /// Output of a turn after which others get theirs.
 const TURN_BYTES: usize = 128 << 10;
 /// A connection is busy after a turn of so many requests, or so many bytes of answers.
@@ -340,6 +343,8 @@ impl Worker {
             && turn.done < self.limits.turn_requests / parts
             && turn.answered < TURN_BYTES.min(self.allowance) / parts
             && turn.consumed < turn.input.len()
+            && self.cx.fresh_us() < self.cx.now.mono_us + TURN_US
+            && !self.shared.stopping.load(Relaxed)
             && connection.backlog.is_none()
             // Asking for a stream takes far longer than an ordinary request, and who follows asks for a thousand.
             && !connection.session.is_producer()

@@ -22,32 +22,29 @@ pub(super) fn merge<'a>(
     second: impl Iterator<Item = Element<'a>>,
     mut each: impl FnMut(Side<'a>),
 ) {
+    sides(key, first, second).for_each(&mut each);
+}
+
+/// What [`merge`] passes, one after the other.
+fn sides<'a>(
+    key: AtomType,
+    first: impl Iterator<Item = Element<'a>>,
+    second: impl Iterator<Item = Element<'a>>,
+) -> impl Iterator<Item = Side<'a>> {
     let (mut first, mut second) = (first.peekable(), second.peekable());
-    loop {
+    std::iter::from_fn(move || {
         let order = match (first.peek(), second.peek()) {
             (Some(one), Some(other)) => compare_keys(key, one.key, other.key),
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
-            (None, None) => return,
+            (None, None) => return None,
         };
         match order {
-            Ordering::Less => {
-                if let Some(one) = first.next() {
-                    each(Side::First(one));
-                }
-            }
-            Ordering::Greater => {
-                if let Some(other) = second.next() {
-                    each(Side::Second(other));
-                }
-            }
-            Ordering::Equal => {
-                if let (Some(one), Some(other)) = (first.next(), second.next()) {
-                    each(Side::Both(one, other));
-                }
-            }
+            Ordering::Less => first.next().map(Side::First),
+            Ordering::Greater => second.next().map(Side::Second),
+            Ordering::Equal => Some(Side::Both(first.next()?, second.next()?)),
         }
-    }
+    })
 }
 
 #[inline]
@@ -58,24 +55,25 @@ fn compare_keys(kind: AtomType, one: &[u8], other: &[u8]) -> Ordering {
 /// Returns true if `cell` has all elements of `argument` (for maps: with the same values). Both are of type `kind`,
 /// which may have other limits on the number of elements, but both or neither must be scalar.
 pub fn includes(kind: &ColumnType, cell: &[u8], argument: &[u8]) -> bool {
-    let mut all = true;
-    merge(kind.key.kind, packed(kind, cell), packed(kind, argument), |side| match side {
-        Side::First(_) => {}
-        Side::Second(_) => all = false,
-        Side::Both(one, other) => all &= one.value == other.value,
-    });
-    all
+    if super::len(kind, argument) > super::len(kind, cell) {
+        return false;
+    }
+    sides(kind.key.kind, packed(kind, cell), packed(kind, argument)).all(|side| match side {
+        Side::First(_) => true,
+        Side::Second(_) => false,
+        Side::Both(one, other) => one.value == other.value,
+    })
 }
 
 /// Returns true if `cell` has none of the elements of `argument` (for maps: with the same values).
 pub fn excludes(kind: &ColumnType, cell: &[u8], argument: &[u8]) -> bool {
-    let mut none = true;
-    merge(kind.key.kind, packed(kind, cell), packed(kind, argument), |side| {
-        if let Side::Both(one, other) = side {
-            none &= one.value != other.value;
-        }
-    });
-    none
+    if super::len(kind, cell) == 0 {
+        return true;
+    }
+    sides(kind.key.kind, packed(kind, cell), packed(kind, argument)).all(|side| match side {
+        Side::First(_) | Side::Second(_) => true,
+        Side::Both(one, other) => one.value != other.value,
+    })
 }
 
 /// The stock server's order of two cells: first the number of elements, then the keys, then the values.

@@ -36,7 +36,10 @@ use super::json;
 use crate::LARGE_VALUE;
 
 /// A mutation is answered "temporary failure" if the document was changed by others this many times meanwhile.
-const ATTEMPTS_MAX: usize = 100;
+const ATTEMPTS_MAX: u32 = 100;
+/// The same where an attempt takes long: after this time, but not before the third.
+const ATTEMPTS_US: u64 = 100_000;
+const ATTEMPTS_LEAST: u32 = 3;
 /// The values of a lookup are together at most this many times as long as the longest value.
 const ANSWER_VALUES_MAX: usize = 2;
 /// A mutation's answer, per value: index 1, status 2, length 4.
@@ -276,7 +279,11 @@ fn mutate(
         answer.error(Status::EINVAL, "ADD must not have a CAS", out);
         return Ok(Executed::Answered);
     }
-    for _ in 0..ATTEMPTS_MAX {
+    let began_us = cx.fresh_us();
+    for number in 0..ATTEMPTS_MAX {
+        if number >= ATTEMPTS_LEAST && cx.fresh_us() >= began_us + ATTEMPTS_US {
+            break;
+        }
         let failure = match attempt(operation, request, cx, out) {
             Ok(Some(executed)) => return Ok(executed),
             Ok(None) => continue,

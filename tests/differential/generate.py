@@ -17,7 +17,11 @@ NUMBERS = (b"0", b"1", b"2", b"9", b"10", b"99", b"100", b"12345", b"4294967295"
 BAD_NUMBERS = (b"abc", b"-1", b"1x", b"1.5", b"", b"18446744073709551616", b"99999999999999999999999", b"+1", b" 1", b"0x10", b"1e3")
 NOT_NUMBERS = (b"1x", b" 1", b"1 ", b"-1", b"+5", b"1.5", b"18446744073709551616", b"abc", b"000000000000000000000001", b"007", b"")
 # Far from any time that can be reached while a script runs; the timed scripts test the edges.
-EXPTIMES = (b"0",) * 8 + (b"100",) * 4 + (b"1000",) * 2 + (b"2592000", b"2000000000", b"2147483647", b"-1", b"-100", b"2592001")
+EXPTIMES = (
+    *(b"0",) * 8, *(b"100",) * 4, *(b"1000",) * 2, b"2592000", b"2000000000", b"2147483647", b"-1", b"-100", b"2592001",
+    # Negative ones as libmemcached writes them.
+    b"2147483648", b"4294967295", b"4294967196",
+)
 BAD_EXPTIMES = (b"abc", b"1x", b"1.5", b"--1", b"1e3")
 FLAGS = (b"0", b"0", b"0", b"1", b"42", b"65535", b"65536", b"4294967295")
 

@@ -62,7 +62,7 @@ class TextSource(Source):
         return Step((b"touch ", self.key(), b" ", self.exptime(), self.noreply(), self.end()))
 
     def flush(self):
-        delay = self.pick((4, b""), (2, b" 0"))
+        delay = self.pick((8, b""), (4, b" 0"), (1, b" -1"), (1, b" 4294967295"))
         return Step((b"flush_all", delay, self.noreply(), self.end()))
 
     def service(self):

@@ -484,10 +484,16 @@ impl<'v> Entry<'v> {
         self.rewrite(Header { expiry, marks, ..header }).map(|_| ())
     }
 
-    /// Changes the expiry as a mutation: new CAS and seqno (Couchbase touch).
+    /// Changes the expiry as a mutation: new CAS and seqno (Couchbase touch). The expiry that the document has changes
+    /// nothing.
     pub fn touch(&mut self, expiry: Expiry) -> Result<Mutated, KvError> {
         let Some((_, header)) = self.current() else { return Err(KvError::NotFound) };
         let expiry = if let Expiry::At(at) = expiry { self.limited(at) } else { header.expiry };
+        if expiry == header.expiry {
+            self.check_changeable()?;
+            self.resident()?;
+            return Ok(self.mutated(header.cas, header.seqno));
+        }
         let cas = self.locked.next_cas();
         let marks = header.marks & (mark::FETCHED | mark::STALE | mark::WIN_SENT);
         self.rewrite(Header { cas, rev: header.rev + 1, expiry, marks, ..header })

@@ -18,15 +18,15 @@ pub enum Expiry {
 impl Expiry {
     /// From a memcached/Couchbase protocol field: 0 never, up to 30 days relative, above absolute, negative already
     /// expired.
-    pub fn from_protocol(exptime: i64, now_unix_s: u32) -> Self {
+    pub fn from_protocol(exptime: impl Into<i64>, now_unix_s: u32) -> Self {
         const RELATIVE_MAX_S: i64 = 60 * 60 * 24 * 30;
-        match exptime {
+        match exptime.into() {
             0 => Self::At(0),
             i64::MIN..0 => Self::At(1),
-            1..=RELATIVE_MAX_S => {
-                Self::At(u32::try_from(i64::from(now_unix_s) + exptime).unwrap_or(u32::MAX))
+            relative @ 1..=RELATIVE_MAX_S => {
+                Self::At(u32::try_from(i64::from(now_unix_s) + relative).unwrap_or(u32::MAX))
             }
-            _ => Self::At(u32::try_from(exptime).unwrap_or(u32::MAX)),
+            absolute => Self::At(u32::try_from(absolute).unwrap_or(u32::MAX)),
         }
     }
 }

@@ -125,7 +125,7 @@ enum Receive {
     /// The rest of a retrieval line, and the kind of retrieval.
     Keys {
         with_cas: bool,
-        exptime: Option<i64>,
+        exptime: Option<i32>,
     },
 }
 

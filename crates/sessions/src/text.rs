@@ -477,7 +477,7 @@ fn retrieve_and_touch(
     bucket: &Bucket,
     key: Key<'_>,
     at: Place,
-    exptime: i64,
+    exptime: i32,
     with_cas: bool,
     cx: &mut NodeContext,
     out: &mut Output,
@@ -502,7 +502,7 @@ fn touch(
     bucket: &Bucket,
     key: Key<'_>,
     at: Place,
-    exptime: i64,
+    exptime: i32,
     cx: &mut NodeContext,
 ) -> Result<Result<(), KvError>, Unavailable> {
     let expiry = Expiry::from_protocol(exptime, cx.now.unix_s);

@@ -142,6 +142,21 @@ fn touches_answer_the_flags_and_gat_the_value() {
 }
 
 #[test]
+fn a_negative_expiry_is_over() {
+    let mut client = Client::memcached();
+    for expiry in [i32::MIN, -2, -1] {
+        let extras = expiry.to_be_bytes();
+        client.ask(frame(SET).key(b"a").extras(&store_extras(0, expiry.cast_unsigned())).value(b"v"));
+        assert_eq!(client.ask(frame(GET).key(b"a")).status, 1, "{expiry}");
+        for opcode in [TOUCH, GAT] {
+            client.ask(frame(SET).key(b"a").extras(&store_extras(0, 0)).value(b"v"));
+            assert_eq!(client.ask(frame(opcode).key(b"a").extras(&extras)).status, 0);
+            assert_eq!(client.ask(frame(GET).key(b"a")).status, 1, "{opcode:#x} {expiry}");
+        }
+    }
+}
+
+#[test]
 fn a_refused_set_removes_the_old_value() {
     let mut client = Client::memcached();
     for (opcode, survives) in [(SET, false), (REPLACE, true)] {

@@ -328,6 +328,23 @@ fn expiry_touch_and_preserve_ttl() {
 }
 
 #[test]
+fn a_touch_with_the_expiry_it_has_changes_nothing() {
+    let mut client = ready(&USUAL);
+    let expiry = store_extras(0, 100);
+    let stored = client.ask(on(SET, "a").extras(&expiry).value(b"1"));
+    let again = 100u32.to_be_bytes();
+    let touched = client.ask(on(TOUCH, "a").extras(&again));
+    assert_eq!((touched.cas, &touched.extras), (stored.cas, &stored.extras));
+    assert_eq!(client.ask(on(GAT, "a").extras(&again)).cas, stored.cas);
+    client.pass_s(1);
+    let touched = client.ask(on(TOUCH, "a").extras(&again));
+    assert!(touched.cas > stored.cas && touched.extras != stored.extras);
+    // Times that memcached takes for negative ones are in the future here.
+    assert_eq!(client.ask(on(TOUCH, "a").extras(&0xffff_fffeu32.to_be_bytes())).status, 0);
+    assert_eq!(client.ask(on(GET, "a")).status, 0);
+}
+
+#[test]
 fn durability_on_a_node_alone() {
     // Neither flexible framing nor sync replication was negotiated, but pillowfight sends it anyway.
     let mut client = ready(&USUAL);

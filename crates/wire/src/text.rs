@@ -29,7 +29,7 @@ pub use retrieval::{Get, Keys, parse_get_rest};
 pub use storage::{Store, StoreVerb};
 
 pub use number::unsigned;
-pub(crate) use number::{signed, unsigned_32};
+pub(crate) use number::{exptime, signed, unsigned_32};
 pub(crate) use storage::block_length;
 pub(crate) use tokens::Tokens;
 
@@ -104,15 +104,15 @@ pub enum Command<'a> {
     Touch {
         /// The key.
         key: &'a [u8],
-        /// Expiration time as sent: 0 never, negative expired, up to 30 days relative, else absolute seconds.
-        exptime: i64,
+        /// Expiration time: 0 never, negative expired, up to 30 days relative, else absolute seconds.
+        exptime: i32,
         /// No answer wanted.
         noreply: bool,
     },
     /// `flush_all`.
     FlushAll {
         /// When: 0 or negative is now, else as an expiration time.
-        delay: i64,
+        delay: i32,
         /// No answer wanted.
         noreply: bool,
     },

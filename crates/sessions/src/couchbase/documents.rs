@@ -9,7 +9,7 @@ use wire::binary::{Opcode, Request, Status};
 use wire::couchbase::{Feature, FrameInfos};
 
 use super::super::access::Access;
-use super::super::{Body, Output, binary, opcodes};
+use super::super::{Body, Output, Port, binary, opcodes};
 use super::answer::Answer;
 use super::incoming::{self, Compressed};
 use super::{json, subdocument};
@@ -213,8 +213,7 @@ impl Operation<'_> {
         let mut room = Vec::new();
         let incoming = incoming::value(self, body, compressed, &mut room, cx, out);
         let Some((value, datatype)) = incoming else { return Ok(Executed::Answered) };
-        let mut expiry =
-            Expiry::from_protocol(i64::from(u32::from_be_bytes([e0, e1, e2, e3])), cx.now.unix_s);
+        let mut expiry = Expiry::from_protocol(u32::from_be_bytes([e0, e1, e2, e3]), cx.now.unix_s);
         if self.infos.preserve_ttl && (expiry == Expiry::At(0) || self.exists(cx)?) {
             expiry = Expiry::Keep;
         }
@@ -274,7 +273,8 @@ impl Operation<'_> {
     }
 
     fn count(&self, cx: &mut NodeContext, out: &mut Output) -> Result<Executed, KvError> {
-        let arithmetic = binary::arithmetic(self.request, cx.now.unix_s).filter(|_| !self.has_value);
+        let arithmetic =
+            binary::arithmetic(self.request, Port::Couchbase, cx.now.unix_s).filter(|_| !self.has_value);
         let Some(arithmetic) = arithmetic else {
             return self.refuse(
                 Status::EINVAL,
@@ -296,7 +296,8 @@ impl Operation<'_> {
     }
 
     fn touch(&self, cx: &mut NodeContext, out: &mut Output) -> Result<Executed, KvError> {
-        let expiry = binary::touch_expiry(self.request.extras, cx.now.unix_s).filter(|_| !self.has_value);
+        let expiry = binary::touch_expiry(self.request.extras, Port::Couchbase, cx.now.unix_s)
+            .filter(|_| !self.has_value);
         let Some(expiry) = expiry else {
             return self.refuse(Status::EINVAL, "The extras must be the expiry, 4 bytes", out);
         };
@@ -351,7 +352,8 @@ impl Operation<'_> {
             return self.refuse(Status::EINVAL, "The request must not have a value", out);
         }
         let lock_s = if asked_s == 0 || asked_s > LOCK_MAX_S { LOCK_DEFAULT_S } else { asked_s };
-        let until_unix_s = cx.now.unix_s.saturating_add(lock_s);
+        // Part of this second is over, and the lock is held for its whole time.
+        let until_unix_s = cx.now.unix_s.saturating_add(lock_s + 1);
         let Self { bucket, key, place, .. } = *self;
         let result =
             out.with_entry(self.answer.takes_compressed(), (bucket, key, place), cx, |entry, out| {

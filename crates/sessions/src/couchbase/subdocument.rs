@@ -478,7 +478,7 @@ fn store(
     let expiry = if infos.preserve_ttl && subject.state == State::Live {
         Expiry::Keep
     } else {
-        Expiry::from_protocol(i64::from(request.expiry.unwrap_or(0)), cx.now.unix_s)
+        Expiry::from_protocol(request.expiry.unwrap_or(0), cx.now.unix_s)
     };
     let datatype = datatype | if section.is_empty() { datatype::RAW } else { datatype::XATTR };
     let cas = operation.request.header.cas;

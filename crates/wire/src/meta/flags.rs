@@ -1,7 +1,7 @@
 //! The flags of a meta command.
 
 use super::Key;
-use crate::text::{Error, Tokens, signed, unsigned, unsigned_32};
+use crate::text::{Error, Tokens, exptime, unsigned, unsigned_32};
 
 /// Longest `O` flag in bytes, its letter included.
 const OPAQUE_MAX: usize = 32;
@@ -58,11 +58,11 @@ impl<'a> Flags<'a> {
                     }
                     None => Err(Error::BadKeyEncoding),
                 },
-                b'N' | b'T' | b'R' => signed(token).map(drop).ok_or(Error::BadToken),
-                b'C' | b'E' => unsigned(token).map(drop).ok_or(Error::BadToken),
+                b'N' | b'T' | b'R' => exptime(token).map(drop).ok_or(Error::BadToken),
+                b'C' | b'E' => unexptime(token).map(drop).ok_or(Error::BadToken),
                 b'F' => unsigned_32(token).map(drop).ok_or(failure.unwrap_or(Error::BadFormat)),
-                b'J' => unsigned(token).map(drop).ok_or(Error::BadInitial),
-                b'D' => unsigned(token).map(drop).ok_or(Error::BadDeltaFlag),
+                b'J' => unexptime(token).map(drop).ok_or(Error::BadInitial),
+                b'D' => unexptime(token).map(drop).ok_or(Error::BadDeltaFlag),
                 b'M' if token.len() == 1 => Ok(()),
                 b'M' => Err(Error::BadModeLength),
                 _ => return Err(Error::InvalidFlag),
@@ -88,8 +88,8 @@ impl<'a> Flags<'a> {
     }
 
     /// The expiration time of `T`, `N` or `R`, as sent.
-    pub fn exptime(&self, letter: u8) -> Option<i64> {
-        signed(self.token(letter)?)
+    pub fn exptime(&self, letter: u8) -> Option<i32> {
+        exptime(self.token(letter)?)
     }
 
     /// The number of `C`, `E`, `D` or `J`.

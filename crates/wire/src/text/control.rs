@@ -1,6 +1,6 @@
 //! Single-line commands that neither fetch nor store.
 
-use super::{Command, Error, KEY_MAX, Line, Tokens, signed, unsigned, unsigned_32};
+use super::{Command, Error, KEY_MAX, Line, Tokens, number, unsigned, unsigned_32};
 
 /// Size classes have numbers below this.
 const CLASSES: u32 = 64;
@@ -189,7 +189,7 @@ pub(super) fn touch(tokens: Tokens<'_>) -> Line<'_> {
     if key.len() > KEY_MAX {
         return Line::malformed(Error::BadFormat, noreply);
     }
-    match signed(number) {
+    match number::exptime(number) {
         Some(exptime) => Line::Command(Command::Touch { key, exptime, noreply }),
         None => Line::malformed(Error::BadExptime, noreply),
     }
@@ -205,7 +205,7 @@ pub(super) fn flush_all(mut tokens: Tokens<'_>) -> Line<'_> {
     let delay = match delay {
         None => Some(0),
         Some(_) if noreply && option.is_none() => Some(0),
-        Some(number) => signed(number),
+        Some(token) => number::exptime(token),
     };
     match delay {
         Some(delay) => Line::Command(Command::FlushAll { delay, noreply }),

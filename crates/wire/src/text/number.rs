@@ -30,6 +30,18 @@ pub(crate) fn signed(token: &[u8]) -> Option<i64> {
     }
 }
 
+/// An expiration time, which memcached keeps in 32 bits with a sign: 2^31 to 2^32 - 1 are how many clients write a
+/// negative one. `None` if it is no number or greater.
+#[inline]
+pub(crate) fn exptime(token: &[u8]) -> Option<i32> {
+    let number = signed(token)?;
+    match i32::try_from(number) {
+        Ok(exptime) => Some(exptime),
+        Err(_) if number < 0 => Some(i32::MIN),
+        Err(_) => u32::try_from(number).ok().map(u32::cast_signed),
+    }
+}
+
 /// The usual case: one to eighteen digits and nothing else.
 #[inline]
 fn plain(token: &[u8]) -> Option<u64> {
@@ -110,6 +122,21 @@ mod tests {
             ("-9223372036854775809", None),
         ] {
             assert_eq!(signed(token.as_bytes()), number, "{token:?}");
+        }
+    }
+
+    #[test]
+    fn expiration_times_have_32_bits() {
+        for (token, time) in [
+            ("2147483647", Some(i32::MAX)),
+            ("2147483648", Some(i32::MIN)),
+            ("4294967295", Some(-1)),
+            ("4294967296", None),
+            ("-2147483649", Some(i32::MIN)),
+            ("-9223372036854775808", Some(i32::MIN)),
+            ("x", None),
+        ] {
+            assert_eq!(exptime(token.as_bytes()), time, "{token:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `get`, `gets`, `gat` and `gats`: one line, any number of keys.
 
-use super::{Command, Error, KEY_MAX, Limits, Line, Tokens, first, signed, trim_return};
+use super::{Command, Error, KEY_MAX, Limits, Line, Tokens, first, number, trim_return};
 use crate::Parsed;
 
 /// A retrieval: of all keys of its line, or of a piece of it.
@@ -11,14 +11,14 @@ pub struct Get<'a> {
     /// `gets` and `gats`: the answer shows the CAS.
     pub with_cas: bool,
     /// `gat` and `gats`: the new expiration time, as sent.
-    pub exptime: Option<i64>,
+    pub exptime: Option<i32>,
     /// Whether `END` follows the last of these keys. False for all but the last piece of a command.
     pub last: bool,
 }
 
 impl Get<'static> {
     /// Creates a retrieval whose first keys were already handled, for [`parse_get_rest`].
-    pub const fn continued(with_cas: bool, exptime: Option<i64>) -> Self {
+    pub const fn continued(with_cas: bool, exptime: Option<i32>) -> Self {
         Self { keys: Keys { rest: b"" }, with_cas, exptime, last: false }
     }
 }
@@ -93,7 +93,7 @@ pub(super) fn get(keys: &[u8], with_cas: bool) -> Line<'_> {
 
 pub(super) fn get_and_touch(mut tokens: Tokens<'_>, with_cas: bool) -> Line<'_> {
     let Some(exptime) = tokens.next() else { return Line::Malformed(Error::Unknown) };
-    let Some(exptime) = signed(exptime) else { return Line::Malformed(Error::BadExptime) };
+    let Some(exptime) = number::exptime(exptime) else { return Line::Malformed(Error::BadExptime) };
     let keys = Keys { rest: tokens.rest() };
     match validate(keys.rest) {
         Some(_) => Line::Command(Command::Get(Get { keys, with_cas, exptime: Some(exptime), last: true })),
@@ -130,7 +130,7 @@ pub(super) fn parse_piece(window: &[u8]) -> Parsed<Command<'_>, Error> {
     };
     let mut exptime = None;
     if touch {
-        exptime = tokens.next().and_then(signed);
+        exptime = tokens.next().and_then(number::exptime);
         if exptime.is_none() {
             return Parsed::Fatal { error: Error::LongLineMalformed };
         }

@@ -1,6 +1,6 @@
 //! `set`, `add`, `replace`, `append`, `prepend` and `cas`.
 
-use super::{Command, Error, KEY_MAX, LENGTH_MAX, Line, Tokens, signed, unsigned, unsigned_32};
+use super::{Command, Error, KEY_MAX, LENGTH_MAX, Line, Tokens, number, signed, unsigned, unsigned_32};
 
 /// What a storage command does with its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Store<'a> {
     /// The client flags.
     pub flags: u32,
     /// Expiration time as sent.
-    pub exptime: i64,
+    pub exptime: i32,
     /// [`StoreVerb::Cas`]: the version to replace. It may be 0, which no document has.
     pub cas: u64,
     /// No answer wanted.
@@ -94,7 +94,7 @@ fn finish<'a>(
             Some(cas) => unsigned(cas)?,
             None => 0,
         };
-        Some((unsigned_32(flags)?, signed(exptime)?, block_length(length)?, cas))
+        Some((unsigned_32(flags)?, number::exptime(exptime)?, block_length(length)?, cas))
     };
     match numbers() {
         Some((flags, exptime, length, cas)) if key.len() <= KEY_MAX => {

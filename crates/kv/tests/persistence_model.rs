@@ -298,10 +298,14 @@ impl World {
                     entry.touch(Expiry::At(expiry))
                 });
                 match result {
-                    Ok(mutated) => {
-                        let (value, _) = self.current(key).unwrap();
-                        self.push(key, mutated.seqno, Some(value), expiry);
-                    }
+                    Ok(mutated) => match self.current(key).unwrap() {
+                        (_, same) if same == expiry => {
+                            let last = self.versions.get(&key).and_then(|versions| versions.last()).unwrap();
+                            // 0: of before the last start.
+                            assert!([0, mutated.seqno].contains(&last.at.0), "it changes nothing");
+                        }
+                        (value, _) => self.push(key, mutated.seqno, Some(value), expiry),
+                    },
                     Err(KvError::NotFound) => assert_eq!(self.current(key), None),
                     Err(KvError::SyncWriteInProgress) => assert!(self.is_pending(key)),
                     Err(error) => assert_eq!(error, KvError::NoSpace),

@@ -200,7 +200,7 @@ pub(super) struct OwnedRequest {
 /// How a key of a retrieval was requested.
 struct Retrieval {
     with_cas: bool,
-    exptime: Option<i64>,
+    exptime: Option<i32>,
     last: bool,
 }
 

@@ -230,8 +230,8 @@ impl BucketStore {
             Err(error) => return Err(format!("{}: {}", path.display(), cause(&error))),
         };
         let parse = |text: &str| -> Result<Manifest, String> {
-            let text = sealed::unseal(text).map_err(|broken| broken.to_string())?;
-            let manifest: Manifest = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            sealed::check(text).map_err(|broken| broken.to_string())?;
+            let manifest: Manifest = serde_json::from_str(text).map_err(|error| error.to_string())?;
             manifest.check().map(|()| manifest)
         };
         parse(&text).map_err(|error| {
@@ -249,7 +249,7 @@ impl BucketStore {
                 disk.sync_directory(directory)?;
             }
             let text = serde_json::to_string_pretty(manifest).map_err(io::Error::other)?;
-            write_whole(&path, sealed::seal(&format!("{text}\n")).as_bytes())
+            write_whole(&path, sealed::seal(text).as_bytes())
         })
     }
 
@@ -301,7 +301,7 @@ pub fn read_settings(directory: &Path, name: &str) -> Result<BucketSection, Prob
         Problem::new(format!("{}: {what}; {advice}", path.display()))
     };
     let text = text_file::read_regular(&path, SETTINGS_BYTES_MAX).map_err(|error| refused(&cause(&error)))?;
-    let text = sealed::unseal(&text).map_err(|broken| refused(&broken))?;
+    sealed::check(&text).map_err(|broken| refused(&broken))?;
     let value: Map<String, Value> = serde_json::from_str(&text).map_err(|error| refused(&error))?;
     let mut section = BucketSection { name: name.to_owned(), ..keys::BUCKET.defaults() };
     section.settings.kind = BucketKind::Persistent;
@@ -334,7 +334,7 @@ pub fn write_settings(
         }
     }
     let document = Value::Object(document);
-    let (path, text) = (directory.join(SETTINGS), sealed::seal(&format!("{document:#}\n")));
+    let (path, text) = (directory.join(SETTINGS), sealed::seal(format!("{document:#}")));
     if text_file::read_regular(&path, SETTINGS_BYTES_MAX).is_ok_and(|kept| kept == text) {
         return Ok(());
     }

@@ -75,9 +75,12 @@ impl NodeStore {
         };
         match text_file::read_regular(&path, BYTES_MAX) {
             Ok(text) => {
-                let text = sealed::unseal(&text).map_err(|broken| refused(&broken.to_string()))?;
+                sealed::check(&text).map_err(|broken| refused(&broken.to_string()))?;
                 serde_json::from_str::<Map<String, Value>>(&text)
-                    .and_then(|object| serde_json::from_value(Value::Object(object)))
+                    .and_then(|mut object| {
+                        object.remove(sealed::NAME);
+                        serde_json::from_value(Value::Object(object))
+                    })
                     .map_err(|error| refused(&error.to_string()))
             }
             // The directory may not be there yet, or be refused later.
@@ -94,6 +97,6 @@ impl NodeStore {
         if text.len() as u64 >= BYTES_MAX {
             return Err(io::Error::other(format!("{name} would be longer than {} MiB", BYTES_MAX >> 20)));
         }
-        write_private(&data.join(name), sealed::seal(&format!("{text}\n")).as_bytes())
+        write_private(&data.join(name), sealed::seal(text).as_bytes())
     }
 }

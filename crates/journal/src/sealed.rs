@@ -8,10 +8,10 @@
 //! ```
 //! Versions before this one wrote none: such a document is taken as it is.
 
-use std::borrow::Cow;
-
 use thiserror::Error;
 
+/// The name of the checksum.
+pub const NAME: &str = "crc32c";
 const BEFORE: &str = "{\n  \"crc32c\": \"";
 const DIGITS: usize = 8;
 const AFTER: &str = "\",";
@@ -21,28 +21,25 @@ const AFTER: &str = "\",";
 #[error("its checksum is not that of what it holds; put back the file as the node wrote it")]
 pub struct Broken;
 
-/// Adds the checksum to a pretty-printed object that is not empty.
-pub fn seal(text: &str) -> String {
+/// Adds the checksum to a pretty-printed object that is not empty, and a line break at its end.
+pub fn seal(mut text: String) -> String {
+    text.push('\n');
     let sum = crc32c::crc32c(text.as_bytes());
-    let rest = text.strip_prefix('{').unwrap_or(text);
-    format!("{BEFORE}{sum:08x}{AFTER}{rest}")
+    text.replace_range(..1, &format!("{BEFORE}{sum:08x}{AFTER}"));
+    text
 }
 
-/// Checks the checksum and takes it out again.
-pub fn unseal(text: &str) -> Result<Cow<'_, str>, Broken> {
+/// Compares the checksum. It is still a member of the object then.
+pub fn check(text: &str) -> Result<(), Broken> {
     let Some(sealed) = text.strip_prefix(BEFORE) else {
         // The checksum may be there under a damaged name.
         let first = text.split_once(',').map_or(text, |(first, _)| first);
-        return if ends_in_a_sum(first) { Err(Broken) } else { Ok(Cow::Borrowed(text)) };
+        return if ends_in_a_sum(first) { Err(Broken) } else { Ok(()) };
     };
     let (sum, rest) = sealed.split_at_checked(DIGITS).ok_or(Broken)?;
     let rest = rest.strip_prefix(AFTER).ok_or(Broken)?;
-    let document = format!("{{{rest}");
-    if sum == format!("{:08x}", crc32c::crc32c(document.as_bytes())) {
-        Ok(Cow::Owned(document))
-    } else {
-        Err(Broken)
-    }
+    let found = crc32c::crc32c_append(crc32c::crc32c(b"{"), rest.as_bytes());
+    if sum == format!("{found:08x}") { Ok(()) } else { Err(Broken) }
 }
 
 fn ends_in_a_sum(text: &str) -> bool {
@@ -56,40 +53,41 @@ fn ends_in_a_sum(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    const DOCUMENT: &str = "{\n  \"a\": 8,\n  \"b\": \"text\"\n}\n";
+    const DOCUMENT: &str = "{\n  \"a\": 8,\n  \"b\": \"text\"\n}";
 
     #[test]
-    fn a_document_comes_back() {
-        assert_eq!(unseal(&seal(DOCUMENT)).as_deref(), Ok(DOCUMENT));
-        assert_eq!(unseal(DOCUMENT).as_deref(), Ok(DOCUMENT), "of an earlier version");
+    fn what_was_sealed_is_whole() {
+        let sealed = seal(DOCUMENT.to_owned());
+        assert_eq!(check(&sealed), Ok(()));
+        assert_eq!(
+            sealed,
+            format!("{BEFORE}{}{AFTER}{}\n", &sealed[BEFORE.len()..][..DIGITS], &DOCUMENT[1..])
+        );
+        assert_eq!(check(DOCUMENT), Ok(()), "of an earlier version");
     }
 
     /// Bytes that are not UTF-8 are no document in any case.
     #[test]
     fn no_flipped_bit_passes() {
-        let sealed = seal(DOCUMENT);
+        let sealed = seal(DOCUMENT.to_owned());
         for bit in 0..sealed.len() * 8 {
             let mut bytes = sealed.clone().into_bytes();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let Ok(text) = String::from_utf8(bytes) else { continue };
-            if let Ok(document) = unseal(&text) {
-                // What is taken for a document of an earlier version must not be JSON.
-                assert!(!is_json(&document), "bit {bit}: {text}");
-            }
+            // What is taken for a document of an earlier version must not be JSON.
+            assert!(check(&text).is_err() || !is_json(&text), "bit {bit}: {text}");
         }
     }
 
     #[test]
     fn no_cut_or_doubled_byte_passes() {
-        let sealed = seal(DOCUMENT);
+        let sealed = seal(DOCUMENT.to_owned());
         for at in 0..sealed.len() - 1 {
             let cut = &sealed[..at];
             let doubled = format!("{}{}", &sealed[..=at], &sealed[at..]);
             let removed = format!("{}{}", &sealed[..at], &sealed[at + 1..]);
             for text in [cut, &doubled, &removed] {
-                if let Ok(document) = unseal(text) {
-                    assert!(!is_json(&document), "byte {at}: {text}");
-                }
+                assert!(check(text).is_err() || !is_json(text), "byte {at}: {text}");
             }
         }
     }

@@ -134,14 +134,14 @@ impl Meta {
         disk.sync_directory(directory)?;
         let current = Self { format: FORMAT, ..self.clone() };
         let text = serde_json::to_string_pretty(&current).map_err(io::Error::other)?;
-        let text = sealed::seal(&format!("{text}\n"));
+        let text = sealed::seal(text);
         replace_file(disk, &directory.join(NAME), &directory.join(NEW), text.as_bytes())
     }
 
     fn parse(bytes: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
-        let text = sealed::unseal(text).map_err(|broken| broken.to_string())?;
-        let meta: Self = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        sealed::check(text).map_err(|broken| broken.to_string())?;
+        let meta: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         meta.collections.check().map(|()| meta)
     }
 }

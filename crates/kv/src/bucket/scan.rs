@@ -4,9 +4,9 @@
 //!   create    one walk over the vBucket, in steps under its lock: the keys that match; then sorted
 //!   continue  takes the scan out, reads some of its documents, puts it back
 //! ```
-//! The keys are those that were there during the whole creation, and some of others; documents are read when they are sent, so they may be newer, and those
-//! that are gone by then are left out. A scan that nobody continues ends after [`LIFETIME_S`]. For other users than the
-//! one who created it there is no such scan.
+//! The keys are those that were there during the whole creation, and some of others. Documents are read when they are
+//! sent, so they may be newer, and those that are gone by then are left out. A scan that nobody continues ends after
+//! [`LIFETIME_S`]. For other users than the one who created it there is no such scan.
 
 use std::collections::{BinaryHeap, HashMap};
 use std::ops::Bound;

@@ -6,7 +6,9 @@ use super::{
     COUNT_MAX, Change, Collection, Collections, DEFAULT, DEFAULT_ID, DROPS_MOST, Dropped, FIRST_ID, ID_MAX,
     Manifest, ManifestError, Scope, SystemEvent, TTL_NEVER, check_name,
 };
-use crate::role::TERM_MOST;
+
+/// Terms are shorter than their type.
+const TERM_BITS: u32 = 48;
 
 /// A change that another node has made, with what it takes to make it here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +167,7 @@ impl Manifest {
                     && scope < self.next_scope
                     && collection < self.next_collection
             })
-            && self.term <= TERM_MOST
+            && self.term >> TERM_BITS == 0
             && nexts.into_iter().all(|next| (FIRST_ID..=ID_MAX + 1).contains(&next))
     }
 

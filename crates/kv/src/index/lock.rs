@@ -40,7 +40,12 @@ pub(crate) fn release<T>(guard: LockGuard<'_, T>) {
     let is_waited_for = is_waited_for(LockGuard::mutex(&guard));
     drop(guard);
     if is_waited_for {
-        std::thread::sleep(GIVE_WAY);
+        let key = std::ptr::from_ref(&is_waited_for) as usize;
+        let until = Some(Instant::now() + GIVE_WAY);
+        // SAFETY: the key is an address of this thread's, which nobody wakes; the callbacks neither panic nor park.
+        unsafe {
+            parking_lot_core::park(key, || true, || {}, |_, _| {}, DEFAULT_PARK_TOKEN, until);
+        }
     }
 }
 

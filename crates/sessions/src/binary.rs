@@ -39,7 +39,7 @@ const CHUNKED_VALUE: usize = 512 << 10;
 const GAT_EXTRAS: usize = 4;
 const COUNTER_EXTRAS: usize = 20;
 /// Expiry of a counter request that must not create the counter.
-const COUNTER_MUST_EXIST: [u8; 4] = [0xff; 4];
+const COUNTER_MUST_EXIST: u32 = 0xffff_ffff;
 
 /// The document key of a request, for placement before execution; `None` if it has none or an invalid one.
 #[inline]
@@ -85,7 +85,7 @@ pub fn admit<'a>(peer: &Peer, request: &Request<'a>, body: usize) -> Admission<'
 struct StoreRequest {
     kind: StoreKind,
     flags: u32,
-    exptime: i32,
+    exptime: u32,
 }
 
 impl StoreRequest {
@@ -108,7 +108,7 @@ impl StoreRequest {
             (_, &[f0, f1, f2, f3, e0, e1, e2, e3]) => Some(Self {
                 kind,
                 flags: u32::from_be_bytes([f0, f1, f2, f3]),
-                exptime: i32::from_be_bytes([e0, e1, e2, e3]),
+                exptime: u32::from_be_bytes([e0, e1, e2, e3]),
             }),
             _ => None,
         }
@@ -303,7 +303,7 @@ impl Operation<'_> {
         }
         // With a CAS, ADD and REPLACE are plain compare-and-set, as in memcached.
         let kind = if header.cas != 0 && !is_extension { StoreKind::Set } else { kind };
-        let expiry = Expiry::from_protocol(exptime, cx.now.unix_s);
+        let expiry = Expiry::from_protocol(i64::from(exptime), cx.now.unix_s);
         let store = Store { flags, expiry, datatype: 0, value, new_cas: 0 };
         bucket.prefixes.note(key.bytes, Access::Set);
         match KvError::set_apart(bucket.mutate(cx, key, place, Mutation { kind, cas: header.cas, store }))? {
@@ -341,8 +341,7 @@ impl Operation<'_> {
     fn count(&self, cx: &mut NodeContext, out: &mut Output) -> Result<(), KvError> {
         let Self { bucket, request, key, place, .. } = *self;
         let header = &request.header;
-        let how = arithmetic(request, Port::Memcached, cx.now.unix_s)
-            .filter(|_| !request.key.is_empty() && !self.has_value);
+        let how = arithmetic(request, cx.now.unix_s).filter(|_| !request.key.is_empty() && !self.has_value);
         let Some(how) = how else { return answered_error(header, Status::EINVAL, out) };
         let mut existed = false;
         let mut attempt = Attempt::to_count(bucket, key, how.initial.unwrap_or(0), how.expiry);
@@ -387,7 +386,7 @@ impl Operation<'_> {
     fn touch(&self, cx: &mut NodeContext, out: &mut Output) -> Result<(), KvError> {
         let Self { bucket, request, key, place, .. } = *self;
         let header = &request.header;
-        let expiry = touch_expiry(request.extras, Port::Memcached, cx.now.unix_s)
+        let expiry = touch_expiry(request.extras, cx.now.unix_s)
             .filter(|_| !request.key.is_empty() && !self.has_value);
         let Some(expiry) = expiry else { return answered_error(header, Status::EINVAL, out) };
         let echo = echoed(request);
@@ -438,53 +437,47 @@ fn answer_miss(header: &Header, echo: &[u8], out: &mut Output) {
     out.bytes(echo);
 }
 
-/// The expiry in a request's extras. Memcached keeps it in 32 bits with a sign; on Couchbase ports times reach to 2106.
-fn expiry(exptime: [u8; 4], port: Port, now_unix_s: u32) -> Expiry {
-    let exptime = match port {
-        Port::Couchbase => i64::from(u32::from_be_bytes(exptime)),
-        Port::Memcached => i64::from(i32::from_be_bytes(exptime)),
-    };
-    Expiry::from_protocol(exptime, now_unix_s)
-}
-
 /// The arguments of a counter operation.
-fn counter_arguments(extras: &[u8]) -> Option<(u64, u64, [u8; 4])> {
+fn counter_arguments(extras: &[u8]) -> Option<(u64, u64, u32)> {
     if extras.len() != COUNTER_EXTRAS {
         return None;
     }
     let (delta, rest) = extras.split_first_chunk()?;
     let (initial, rest) = rest.split_first_chunk()?;
     let (exptime, _) = rest.split_first_chunk()?;
-    Some((u64::from_be_bytes(*delta), u64::from_be_bytes(*initial), *exptime))
+    Some((u64::from_be_bytes(*delta), u64::from_be_bytes(*initial), u32::from_be_bytes(*exptime)))
 }
 
 /// The request as a counter operation of the engine.
-pub(super) fn arithmetic(request: &Request<'_>, port: Port, now_unix_s: u32) -> Option<Arithmetic> {
+pub(super) fn arithmetic(request: &Request<'_>, now_unix_s: u32) -> Option<Arithmetic> {
     let (delta, initial, exptime) = counter_arguments(request.extras)?;
     Some(Arithmetic {
         delta,
         decrement: matches!(request.header.opcode, Opcode::DECREMENT | Opcode::DECREMENTQ),
         initial: (exptime != COUNTER_MUST_EXIST).then_some(initial),
-        expiry: expiry(exptime, port, now_unix_s),
+        expiry: Expiry::from_protocol(i64::from(exptime), now_unix_s),
         cas: request.header.cas,
         new_cas: 0,
     })
 }
 
 /// The expiry of TOUCH and GAT.
-pub(super) fn touch_expiry(extras: &[u8], port: Port, now_unix_s: u32) -> Option<Expiry> {
+pub(super) fn touch_expiry(extras: &[u8], now_unix_s: u32) -> Option<Expiry> {
     let exptime: [u8; GAT_EXTRAS] = extras.try_into().ok()?;
-    Some(expiry(exptime, port, now_unix_s))
+    Some(Expiry::from_protocol(i64::from(u32::from_be_bytes(exptime)), now_unix_s))
 }
 
 fn flush(peer: &Peer, request: &Request<'_>, body: &Body<'_>, cx: &mut NodeContext, out: &mut Output) {
     let header = &request.header;
     let at_unix_s = match *request.extras {
         [] => 0,
-        [b0, b1, b2, b3] => match expiry([b0, b1, b2, b3], Port::Memcached, cx.now.unix_s) {
-            Expiry::At(at) if at > cx.now.unix_s => at,
-            _ => 0,
-        },
+        [b0, b1, b2, b3] => {
+            let exptime = u32::from_be_bytes([b0, b1, b2, b3]);
+            match Expiry::from_protocol(i64::from(exptime), cx.now.unix_s) {
+                Expiry::At(at) if at > cx.now.unix_s => at,
+                _ => 0,
+            }
+        }
         _ => return answer_error(header, Status::EINVAL, out),
     };
     if !request.key.is_empty() || !is_empty(body) {
@@ -532,7 +525,7 @@ pub fn refuse(
         bucket.count(cx, meter, 1);
         let key = Key::plain(request.key);
         let place = bucket.locate(key);
-        let expiry = Expiry::from_protocol(store.exptime, cx.now.unix_s);
+        let expiry = Expiry::from_protocol(i64::from(store.exptime), cx.now.unix_s);
         if let Some(attempt) = Attempt::new(bucket, store.kind.name(header.cas), key, 0, expiry) {
             let why = if status == Status::E2BIG { KvError::TooBig } else { KvError::NoMemory };
             attempt.report(bucket, cx, key, Err(why));

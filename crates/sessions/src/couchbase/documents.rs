@@ -9,7 +9,7 @@ use wire::binary::{Opcode, Request, Status};
 use wire::couchbase::{Feature, FrameInfos};
 
 use super::super::access::Access;
-use super::super::{Body, Output, Port, binary, opcodes};
+use super::super::{Body, Output, binary, opcodes};
 use super::answer::Answer;
 use super::incoming::{self, Compressed};
 use super::{json, subdocument};
@@ -273,8 +273,7 @@ impl Operation<'_> {
     }
 
     fn count(&self, cx: &mut NodeContext, out: &mut Output) -> Result<Executed, KvError> {
-        let arithmetic =
-            binary::arithmetic(self.request, Port::Couchbase, cx.now.unix_s).filter(|_| !self.has_value);
+        let arithmetic = binary::arithmetic(self.request, cx.now.unix_s).filter(|_| !self.has_value);
         let Some(arithmetic) = arithmetic else {
             return self.refuse(
                 Status::EINVAL,
@@ -296,8 +295,7 @@ impl Operation<'_> {
     }
 
     fn touch(&self, cx: &mut NodeContext, out: &mut Output) -> Result<Executed, KvError> {
-        let expiry = binary::touch_expiry(self.request.extras, Port::Couchbase, cx.now.unix_s)
-            .filter(|_| !self.has_value);
+        let expiry = binary::touch_expiry(self.request.extras, cx.now.unix_s).filter(|_| !self.has_value);
         let Some(expiry) = expiry else {
             return self.refuse(Status::EINVAL, "The extras must be the expiry, 4 bytes", out);
         };

@@ -51,7 +51,7 @@ class BinarySource(Source):
         )
 
     def expiry(self):
-        return self.pick((6, 0), (2, 100), (1, 2_592_000), (1, 2_000_000_000), (1, 2_592_001), (1, 0x7FFF_FFFF), (1, 0x8000_0000), (1, 0xFFFF_FFFE))
+        return self.pick((6, 0), (2, 100), (1, 2_592_000), (1, 2_000_000_000), (1, 2_592_001), (1, 0x7FFF_FFFF))
 
     def flag_word(self):
         return int(self.flags())

@@ -174,8 +174,10 @@ impl BucketStore {
             }
             kv::persistence::remove_deleted(&self.disk, &path).map_err(|error| refused(&path, error))?;
             if path.join(IDENTITY).exists() {
-                sections.push(self.section(&name)?);
-            } else if has_journals(&path).map_err(|error| refused(&path, error))? {
+                sections.push(read_settings(&path, &name)?);
+            } else if kv::persistence::has_journals(&self.disk, &path)
+                .map_err(|error| refused(&path, error))?
+            {
                 let (path, advice) = (path.display(), "put it back, or move the directory away");
                 return Err(Problem::new(format!(
                     "{path}: {IDENTITY} is missing beside its journals; {advice}"
@@ -186,11 +188,6 @@ impl BucketStore {
         }
         sections.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(sections)
-    }
-
-    /// A bucket's settings as last requested.
-    fn section(&self, name: &str) -> Result<BucketSection, Problem> {
-        read_settings(&self.directory(name), name)
     }
 
     /// Stores a bucket's settings durably, before the bucket is created or changed.
@@ -280,16 +277,6 @@ pub fn names(data: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
-}
-
-/// Returns true if there are directories of shards.
-fn has_journals(bucket: &Path) -> io::Result<bool> {
-    for entry in fs::read_dir(bucket)? {
-        if entry?.file_name().to_string_lossy().starts_with("shard-") {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Reads a bucket's settings from its directory. Those that are not there have their defaults. What cannot be read is

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, Ordering::R
 use std::sync::{Arc, OnceLock};
 
 pub use foreign::ForeignChange;
+pub(crate) use foreign::TERM_BITS;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thiserror::Error;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use crate::collections::TERM_BITS;
 use crate::replication::Replication;
 use crate::topology::{NAME_MAX, Topology, VbState};
 use crate::users::roles::Rights;
 
 /// Highest term.
-pub const TERM_MOST: u64 = (1 << 48) - 1;
+pub const TERM_MOST: u64 = (1 << TERM_BITS) - 1;
 
 /// A vBucket's role on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

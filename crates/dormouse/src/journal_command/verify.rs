@@ -5,6 +5,7 @@ use crate::bucket_store::{IDENTITY, read_settings};
 use anyhow::bail;
 use journal::RealDisk;
 use journal::log::{Buffer, verify_with_progress};
+use kv::persistence::BucketFile;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,19 +57,15 @@ pub fn report(directory: &Path) -> anyhow::Result<Report> {
     let (all_bytes, mut before_bytes) = (bytes_below(directory), 0);
     let (mut text, mut damages, mut max_cas) = (String::new(), 0, 0);
     let shards = shards(directory)?;
+    let mut file = None;
     if shards.first().is_none_or(|shard| shard.directory != directory) {
         damages += list_strange(&mut text, &strange_files(directory, true));
-    }
-    let file = if shards.first().is_none_or(|shard| shard.directory != directory) {
-        let file = bucket_file(directory)?;
-        if let Err(problem) = read_settings(directory, &file.name) {
+        let BucketFile { name, .. } = file.insert(bucket_file(directory)?);
+        if let Err(problem) = read_settings(directory, name) {
             let _ = writeln!(text, "DAMAGE {problem}");
             damages += 1;
         }
-        Some(file)
-    } else {
-        None
-    };
+    }
     if shards.is_empty() {
         let _ = writeln!(text, "{}: nothing was written yet", directory.display());
     }

@@ -18,8 +18,9 @@
 //! * A segment is surveyed from front to back. The runs with anything live are then copied in the order of vBucket and
 //!   seqno, so that small runs become long ones. What is dead stays dead, so no other run need be read again. Each
 //!   commit record says how far the copying has come: after a crash it resumes there, and nothing is copied twice.
-//! * A segment that was left after a failure goes first. The header after it says what counts in it. So does one of
-//!   which only a header, a table or a commit record is damaged: its copy is whole.
+//! * A segment that was left after a failure goes first. The header after it says what counts in it.
+//! * So does one of which only a header, a table or a commit record is damaged: no record is lost, and
+//!   the copy is whole.
 
 use super::WriteError;
 use super::buffer::{Buffer, Window};

@@ -188,7 +188,7 @@ impl Bucket {
             let most = if walks < WALKS_MAX { GROUPS_HELD } else { usize::MAX };
             for _ in 0..most {
                 hand = locked.keys(at, collection, &mut |key| goes_on &= f(Some(key)));
-                let Some(next) = hand else { break };
+                let Some(next) = hand.filter(|_| goes_on) else { break };
                 at = next;
             }
             locked.release();

@@ -8,7 +8,7 @@ use super::{
 };
 
 /// Terms are shorter than their type.
-const TERM_BITS: u32 = 48;
+pub(crate) const TERM_BITS: u32 = 48;
 
 /// A change that another node has made, with what it takes to make it here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

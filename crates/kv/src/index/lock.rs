@@ -31,8 +31,8 @@ pub(crate) type Lock<T> = lock_api::Mutex<RawLock, T>;
 /// The lock held.
 pub(crate) type LockGuard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
 
-/// How long a thread that takes a lock again and again stays away from it while others wait: one that is woken needs
-/// longer to take it than its last holder.
+/// How long the last holder keeps off a lock that others wait for. Without this it would take the lock again before a
+/// waiter has woken up.
 const GIVE_WAY: Duration = Duration::from_micros(100);
 
 /// Releases a lock that its holder will take again at once, and lets those in that wait for it.

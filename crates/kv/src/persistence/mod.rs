@@ -25,7 +25,8 @@ pub use load::{load_next, waits_for_load};
 pub use read_on::{PieceReader, read_on};
 
 pub use crate::storage::{
-    BucketFile, FETCHERS, FLUSHERS, OpenBucketError, PersistenceFigures, Trouble, WarmUp, remove_deleted,
+    BucketFile, FETCHERS, FLUSHERS, OpenBucketError, PersistenceFigures, Trouble, WarmUp, has_journals,
+    remove_deleted,
 };
 use crate::{Bucket, ThreadContext};
 

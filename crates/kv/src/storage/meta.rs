@@ -30,8 +30,6 @@ pub struct BucketFile {
     pub bucket: [u8; 16],
     /// See `bucket`.
     pub vbuckets: u16,
-    /// Number of the last change of scopes and collections.
-    pub collections_uid: u64,
 }
 
 impl BucketFile {
@@ -41,9 +39,9 @@ impl BucketFile {
             return Err(OpenBucketError::Meta(format!("{}: it is missing", directory.join(NAME).display())));
         };
         meta.check(&meta.name)?;
-        let (bucket, collections_uid) = (meta.identity(), meta.collections.uid);
+        let bucket = meta.identity();
         let Meta { name, written_shards, vbuckets, .. } = meta;
-        Ok(Self { name, written_shards, bucket, vbuckets, collections_uid })
+        Ok(Self { name, written_shards, bucket, vbuckets })
     }
 }
 

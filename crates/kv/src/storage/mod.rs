@@ -1,8 +1,8 @@
 //! What a persistent bucket has on disk: the journals of its shards, the gates of its vBuckets, and its `bucket.json`.
 //!
 //! [`crate::persistence`] does the work on it. A shard has no file before its first write. The flusher holds the lock
-//! of a journal while it flushes; only a stop and a deletion wait for that lock besides. A vBucket is *closed* until
-//! its own part of the journal is in, and for good if that is damaged.
+//! of a journal while it flushes; only a stop, a deletion and a change of collections wait for that lock besides. A
+//! vBucket is *closed* until its own part of the journal is in, and for good if that is damaged.
 
 pub mod figures;
 mod meta;
@@ -331,6 +331,11 @@ pub fn remove_deleted(disk: &AnyDisk, directory: &Path) -> std::io::Result<()> {
         disk.remove_directory(&shard)?;
     }
     meta::forget_deleted(disk, directory)
+}
+
+/// Returns true if there are journals in a bucket's directory.
+pub fn has_journals(disk: &AnyDisk, directory: &Path) -> std::io::Result<bool> {
+    Ok(!shards_in(disk, directory)?.is_empty())
 }
 
 /// Returns the directories of journals in a bucket's directory.

@@ -198,7 +198,7 @@ pub(crate) fn open(
             meta
         }
         None => {
-            if disk.exists(directory)? && !super::shards_in(&disk, directory)?.is_empty() {
+            if disk.exists(directory)? && super::has_journals(&disk, directory)? {
                 let text = format!("{}: bucket.json is missing beside its journals", directory.display());
                 return Err(OpenBucketError::Meta(text));
             }

@@ -186,3 +186,16 @@ def test_a_backup_that_no_node_can_open_is_not_restored(home, start, tmp_path_fa
     path.write_text(whole)
     code, said = journal("restore", backup, target)
     assert code == 0, said
+
+
+def test_the_settings_of_another_bucket_are_refused(home, start):
+    node = start(config="", home=home)
+    status, answer = http(node, "POST", BUCKETS, {"name": "other", "bucketType": "couchbase", "ramQuota": 32})
+    assert status == 202, answer
+    assert node.stop() == 0
+    path = home / DIRECTORY / "settings.json"
+    whole = path.read_bytes()
+    path.write_bytes((home / "node/buckets/other/settings.json").read_bytes())
+    refuses(start, home, "settings.json", "the settings of bucket")
+    path.write_bytes(whole)
+    assert json.loads(http(start(config="", home=home), "GET", f"{BUCKETS}/{NAME}")[1])["durabilityMinLevel"] == "majority"

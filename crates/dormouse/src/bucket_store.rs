@@ -40,8 +40,10 @@ const DISK_RESERVE: u64 = 20;
 pub const IDENTITY: &str = "bucket.json";
 /// This module's file beside it.
 pub const SETTINGS: &str = "settings.json";
-/// Maximum size of either file.
-pub const SETTINGS_BYTES_MAX: u64 = 1 << 20;
+/// The member that names the bucket; files of earlier versions have none.
+const BUCKET: &str = "bucket";
+/// Its maximum size.
+const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
 /// The directory that contains the buckets' directories.
 pub struct BucketStore {
@@ -200,7 +202,7 @@ impl BucketStore {
                 self.disk.sync_directory(made)?;
             }
         }
-        write_settings(&directory, memory_bytes, settings)
+        write_settings(&directory, name, memory_bytes, settings)
     }
 
     /// Removes the remains of a bucket that the engine has deleted.
@@ -290,6 +292,9 @@ pub fn read_settings(directory: &Path, name: &str) -> Result<BucketSection, Prob
     let text = text_file::read_regular(&path, SETTINGS_BYTES_MAX).map_err(|error| refused(&cause(&error)))?;
     sealed::check(&text).map_err(|broken| refused(&broken))?;
     let value: Map<String, Value> = serde_json::from_str(&text).map_err(|error| refused(&error))?;
+    if let Some(other) = value.get(BUCKET).filter(|of| *of != name) {
+        return Err(refused(&format_args!("the settings of bucket {other}, not of {name:?}")));
+    }
     let mut section = BucketSection { name: name.to_owned(), ..keys::BUCKET.defaults() };
     section.settings.kind = BucketKind::Persistent;
     section.memory_bytes = value.get("memory_bytes").and_then(Value::as_u64);
@@ -304,12 +309,14 @@ pub fn read_settings(directory: &Path, name: &str) -> Result<BucketSection, Prob
 }
 
 /// Writes a bucket's settings into its directory unless they are already there.
-pub fn write_settings(
+fn write_settings(
     directory: &Path,
+    name: &str,
     memory_bytes: Option<u64>,
     settings: &BucketSettings,
 ) -> io::Result<()> {
-    let mut document = Map::from_iter([("memory_bytes".to_owned(), json!(memory_bytes))]);
+    let mut document =
+        Map::from_iter([(BUCKET.to_owned(), json!(name)), ("memory_bytes".to_owned(), json!(memory_bytes))]);
     for setting in BUCKET_SETTINGS {
         if let Some(name) = setting.kept_as {
             let value = match setting.get(settings) {

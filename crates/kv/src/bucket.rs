@@ -893,20 +893,6 @@ impl Bucket {
             }
         }
     }
-
-    /// Calls `f` with the size of every item in bytes (`stats sizes`).
-    pub fn item_sizes(&self, cx: &mut ThreadContext, f: &mut dyn FnMut(usize)) {
-        for vb in 0..self.vbuckets() {
-            let mut hand = Some(Hand::default());
-            while hand.is_some() {
-                let locked = self.lock(cx, VbId(vb));
-                for _ in 0..scan::GROUPS_HELD {
-                    hand = hand.and_then(|at| locked.sizes(at, f));
-                }
-                locked.release();
-            }
-        }
-    }
 }
 
 impl Drop for Bucket {

@@ -1,4 +1,4 @@
-//! Scans: the keys of a collection in one vBucket, in order or as a random sample.
+//! Scans: the keys of a collection in one vBucket, in order or as a random sample; and walks over whole vBuckets.
 //!
 //! ```text
 //!   create    one walk over the vBucket, in steps under its lock: the keys that match; then sorted
@@ -24,7 +24,7 @@ const COUNT_MAX: usize = 4096;
 const BUDGET_PART: u64 = 16;
 
 /// Groups of the index that are walked over while the vBucket's lock is held, of some 30 items each.
-pub(super) const GROUPS_HELD: usize = 64;
+const GROUPS_HELD: usize = 64;
 /// How often a walk begins anew because the index has grown or shrunk; then it holds the lock to its end.
 const WALKS_MAX: usize = 8;
 /// Groups that [`Bucket::random_key`] looks at, and keys that are enough.
@@ -194,6 +194,20 @@ impl Bucket {
             locked.release();
         }
         Ok(())
+    }
+
+    /// Calls `f` with the size of every item in bytes (`stats sizes`).
+    pub fn item_sizes(&self, cx: &mut ThreadContext, f: &mut dyn FnMut(usize)) {
+        for vb in 0..self.vbuckets() {
+            let mut hand = Some(Hand::default());
+            while hand.is_some() {
+                let locked = self.lock(cx, VbId(vb));
+                for _ in 0..GROUPS_HELD {
+                    hand = hand.and_then(|at| locked.sizes(at, f));
+                }
+                locked.release();
+            }
+        }
     }
 
     /// Returns the keys of a collection in a vBucket that are selected.

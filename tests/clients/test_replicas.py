@@ -1,6 +1,7 @@
 """The official SDKs and three nodes: reads of replicas, and what happens to clients when roles change and nodes are lost."""
 
 import contextlib
+import json
 import subprocess
 import tempfile
 import threading
@@ -13,7 +14,8 @@ from couchbase.exceptions import CouchbaseException
 from couchbase.options import GetAllReplicasOptions, GetAnyReplicaOptions, GetOptions, UpsertOptions
 
 from tests.cluster import Cluster
-from tests.persistence.bucket import vbucket_of
+from tests.persistence.bucket import http, vbucket_of
+from tests.terminal.command import Operator
 
 from . import programs
 from .cluster import connect, connection_string
@@ -155,6 +157,52 @@ def test_sdks_read_replicas_and_follow_the_roles(tmp_path, sdk):
             becomes(client, "ok", "set", key, f"moved-{number}", "majority")
             assert client.ask("get", key) == f"ok moved-{number}"
             becomes(client, everywhere(f"moved-{number}"), "all", key)
+
+
+@pytest.mark.parametrize("kind", ("ephemeral", "persistent"))
+def test_a_deposed_node_takes_no_client_from_its_successor(tmp_path, sdk, kind):
+    """n1 is lost, n2 promoted; n1 is back, the last to start, and nobody has told it yet."""
+    with Cluster(tmp_path, 2, (f"default,{kind},128MiB",)) as cluster, contextlib.ExitStack() as stack:
+        cluster.assign(["n1", "n2"])
+        client = stack.enter_context(contextlib.closing(sdk(cluster["n1"])))
+        for key in KEYS:
+            becomes(client, "ok", "set", key, "first", "majority")
+        cluster.kill("n1")
+        done = Operator(cluster["n2"], "Administrator", password_file(tmp_path)).run("bucket", "promote", "default", "--force")
+        assert done.returncode == 0, done
+        for key in KEYS:
+            becomes(client, "ok", "set", key, "second", "none")
+        successor = bucket_map(cluster["n2"])
+        cluster.restart("n1")
+        deposed = bucket_map(cluster["n1"])
+        assert deposed["rev"] > successor["rev"] and deposed["revEpoch"] < successor["revEpoch"], (version(deposed), version(successor))
+        later = stack.enter_context(contextlib.closing(sdk(cluster["n2"])))
+        for one in (client, later):
+            for key in KEYS:
+                assert one.ask("get", key) == "ok second"
+        # It is told.
+        done = Operator(cluster["n2"], "Administrator", password_file(tmp_path)).run("bucket", "promote", "default")
+        assert done.returncode == 0, done
+        for one in (client, later):
+            for key in KEYS:
+                becomes(one, "ok", "set", key, "third", "majority")
+                assert one.ask("get", key) == "ok third"
+
+
+def password_file(directory):
+    path = directory / "password"
+    path.write_text("password\n")
+    return path
+
+
+def bucket_map(node):
+    status, body = http(node, "GET", "/pools/default/b/default")
+    assert status == 200, body
+    return json.loads(body)
+
+
+def version(shown):
+    return shown["revEpoch"], shown["rev"]
 
 
 def test_the_manager_of_collections_works_through_a_failover(tmp_path):

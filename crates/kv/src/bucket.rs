@@ -13,6 +13,7 @@ mod eviction;
 mod flush_all;
 pub mod follow;
 mod histories;
+mod inactive;
 mod journal;
 mod observed;
 mod operations;
@@ -52,6 +53,7 @@ use compressor::Compressor;
 use defragmenter::Defragmenter;
 pub use defragmenter::DefragmenterFigures;
 use eviction::Sweeper;
+use inactive::Inactive;
 pub use observed::Observed;
 pub use operations::Arithmetic;
 pub(crate) use operations::{count_entry, mutate_entry};
@@ -115,8 +117,7 @@ pub struct Bucket {
     gone: AtomicBool,
     /// What every operation has to check: bits of [`attention`].
     attention: AtomicU8,
-    /// Number of vBuckets that are not active. Most buckets have none and skip the check.
-    inactive: AtomicU32,
+    inactive: Inactive,
     /// When a delayed flush_all is due, in unix seconds; 0 = none.
     flush_at_s: AtomicU32,
     /// Earliest second at which an expiry window is due; `u32::MAX` = none.
@@ -158,6 +159,8 @@ pub struct Bucket {
     following: follow::Following,
     /// How often roles have been set, or were read from disk.
     role_changes: AtomicU64,
+    /// Highest term of a role since the start.
+    highest_term: AtomicU64,
     /// The bucket's map.
     pub(crate) map: RenderedMap,
     /// See [`Bucket::undecided`].
@@ -237,7 +240,7 @@ impl Bucket {
             uuid,
             gone: AtomicBool::new(false),
             attention: AtomicU8::new(attention),
-            inactive: AtomicU32::new(0),
+            inactive: Inactive::new(settings.vbuckets),
             flush_at_s: AtomicU32::new(0),
             expiry_due_s: AtomicU32::new(u32::MAX),
             ahead_bytes: AtomicU64::new(0),
@@ -276,6 +279,7 @@ impl Bucket {
             scans: Ranked::default(),
             following: follow::Following::default(),
             role_changes: AtomicU64::new(0),
+            highest_term: AtomicU64::new(0),
             map: RenderedMap::default(),
             undecided: AtomicU32::new(0),
             peers: Peers::default(),
@@ -425,22 +429,13 @@ impl Bucket {
     /// Returns true if this node serves the vBucket of this number.
     #[inline]
     pub fn serves(&self, vb: u16) -> bool {
-        vb < self.vbuckets() && (self.serves_all() || self.is_active(VbId(vb)))
+        vb < self.vbuckets() && (self.serves_all() || !self.inactive.has(VbId(vb)))
     }
 
     /// Returns true if this node serves every vBucket.
     #[inline]
     pub fn serves_all(&self) -> bool {
-        self.inactive.load(Relaxed) == 0
-    }
-
-    /// Updates the count of inactive vBuckets when one becomes active or inactive. Called under its lock.
-    pub(crate) fn count_inactive(&self, was_active: bool, is_active: bool) {
-        match (was_active, is_active) {
-            (true, false) => drop(self.inactive.fetch_add(1, Relaxed)),
-            (false, true) => drop(self.inactive.fetch_sub(1, Relaxed)),
-            _ => {}
-        }
+        self.inactive.is_empty()
     }
 
     /// Calls `f` with the SyncWrites of a vBucket, if it has any.

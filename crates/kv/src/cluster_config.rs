@@ -131,7 +131,7 @@ fn encode(node: &Node, bucket: Option<&Bucket>, rev: u64) -> String {
     let host = profile.hostname.as_deref().unwrap_or("$HOST");
     let alternate_addresses = external(node).map(|external| AlternateAddresses { external });
     let chains = bucket.map(|bucket| Chains::of(node, bucket)).unwrap_or_default();
-    let rev_epoch = node.map_epoch();
+    let rev_epoch = node.map_epoch(bucket);
     let bucket = bucket.map(|bucket| bucket_part(bucket, host, &services, &chains));
     let mut nodes_ext = vec![NodeExt {
         services,
@@ -325,8 +325,9 @@ fn bucket_part<'a>(
     }
 }
 
-/// Returns true if version (`epoch`, `revision`) of the map is not older than the newest one.
-pub fn is_current(node: &Node, epoch: i64, revision: i64) -> bool {
+/// Returns true if version (`epoch`, `revision`) of a bucket's map, or of that without a bucket, is not older than the
+/// newest one.
+pub fn is_current(node: &Node, bucket: Option<&Bucket>, epoch: i64, revision: i64) -> bool {
     let known = (u64::try_from(epoch).unwrap_or(0), u64::try_from(revision).unwrap_or(0));
-    known >= (node.map_epoch(), node.map_revision())
+    known >= (node.map_epoch(bucket), node.map_revision())
 }

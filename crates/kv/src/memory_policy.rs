@@ -144,6 +144,13 @@ pub(crate) struct Figures {
     pub(crate) may_evict: bool,
 }
 
+impl Figures {
+    /// Above this much waste free pages are given back before anything is evicted.
+    pub(crate) fn worth_purging(&self) -> u64 {
+        self.budget / 1000 * POLICY.purge_waste
+    }
+}
+
 /// What the pager has done since it began to look at a bucket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Done {
@@ -174,7 +181,7 @@ pub(crate) fn decide(figures: &Figures, done: Done) -> Action {
         return if used <= high && !figures.wants_measure { Action::Rest } else { Action::Measure };
     }
     let has_freed = POLICY.has_many_freed_slabs(budget, freed_slabs) && used > mark(POLICY.nearly_full);
-    let is_wasteful = used > high && waste > mark(POLICY.purge_waste);
+    let is_wasteful = used > high && waste > figures.worth_purging();
     if !done.purged && (has_freed || is_wasteful) {
         return Action::Purge;
     }
@@ -197,6 +204,8 @@ pub(crate) fn left_sparse_slabs(used_before: u64, after: &Figures) -> bool {
 pub(crate) enum Admission {
     /// There is room.
     Granted,
+    /// Free pages take the room: they are given back before anything is evicted.
+    Purge,
     /// Its writer makes room, down to `target`, then asks again.
     MakeRoom { target: u64 },
     /// There is no room.
@@ -204,14 +213,16 @@ pub(crate) enum Admission {
 }
 
 /// Decides whether `bytes` more may be taken.
-pub(crate) fn admit(figures: &Figures, bytes: u64) -> Admission {
+pub(crate) fn admit(figures: &Figures, bytes: u64, has_purged: bool) -> Admission {
     let refuse = figures.watermarks.refuse;
     if figures.used + bytes <= refuse {
         Admission::Granted
-    } else if figures.may_evict && bytes < refuse {
-        Admission::MakeRoom { target: refuse - bytes }
-    } else {
+    } else if !figures.may_evict || bytes >= refuse {
         Admission::Refused
+    } else if !has_purged && figures.waste > figures.worth_purging() {
+        Admission::Purge
+    } else {
+        Admission::MakeRoom { target: refuse - bytes }
     }
 }
 

@@ -159,6 +159,9 @@ impl Drop for Reserved<'_> {
 }
 
 const VBUCKETS_MAX: u16 = 1024;
+/// Revisions of maps begin at the milliseconds since 1970, shifted by this: a node that has had fewer changes of its
+/// maps in each millisecond of its life begins above them after a restart.
+const REVISIONS_PER_MS_BITS: u32 = 12;
 
 /// A node. One per process; shared by all sessions, the console and the background threads.
 pub struct Node {
@@ -468,15 +471,22 @@ impl Node {
         self.note_map_change();
     }
 
-    /// Returns the revision of the cluster map: rises with each bucket created or removed, and each change of
-    /// collections or of what an operator has said.
+    /// Returns the revision of the cluster maps: rises with each bucket created or removed, each change of collections,
+    /// of roles, or of what an operator has said, and with each start of the node. Below 2^53: clients may read it as a
+    /// floating-point number.
     pub fn map_revision(&self) -> u64 {
-        self.generation()
+        (self.started_unix_ms.load(Relaxed) << REVISIONS_PER_MS_BITS) + self.generation()
     }
 
-    /// Returns the first part of the map's version: the start of the node, since revisions start over there.
-    pub fn map_epoch(&self) -> u64 {
-        self.started_unix_ms.load(Relaxed).max(1)
+    /// Returns the first part of the version of a bucket's map, or of that without a bucket: one more than the highest
+    /// term of its roles. So a node that has been deposed takes no client away from its successor, whichever of them
+    /// started last.
+    pub fn map_epoch(&self, bucket: Option<&Bucket>) -> u64 {
+        let highest = match bucket {
+            Some(bucket) => bucket.highest_term(),
+            None => self.buckets().iter().map(|bucket| bucket.highest_term()).max().unwrap_or_default(),
+        };
+        highest + 1
     }
 
     /// Returns how the node takes part in replication.

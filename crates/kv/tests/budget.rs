@@ -39,6 +39,14 @@ impl World {
         (self.random >> 33) % bound
     }
 
+    fn set(&mut self, text: &str, value: &[u8]) {
+        let key = Key::plain(text.as_bytes());
+        let store = Store { flags: 0, expiry: Expiry::At(0), datatype: 0, value: Value::Bytes(value), new_cas: 0 };
+        let at = self.bucket.locate(key);
+        let mutation = Mutation { kind: StoreKind::Set, cas: 0, store };
+        self.bucket.mutate(&mut self.cx, key, at, mutation).unwrap();
+    }
+
     /// Stores under random keys, values of `least` to `most` bytes.
     fn store(&mut self, least: u64, most: u64) {
         let value = vec![b'v'; most as usize];
@@ -46,12 +54,7 @@ impl World {
         for number in 0..stores {
             let text = format!("key-{}", self.below(4 * stores));
             let length = (least + self.below(most - least)) as usize;
-            let key = Key::plain(text.as_bytes());
-            let value = Value::Bytes(&value[..length]);
-            let store = Store { flags: 0, expiry: Expiry::At(0), datatype: 0, value, new_cas: 0 };
-            let at = self.bucket.locate(key);
-            let mutation = Mutation { kind: StoreKind::Set, cas: 0, store };
-            self.bucket.mutate(&mut self.cx, key, at, mutation).unwrap();
+            self.set(&text, &value[..length]);
             if number % 64 == 0 {
                 self.cx.end_batch();
             }
@@ -84,4 +87,30 @@ fn a_full_cache_stays_within_its_budget_and_is_not_emptied() {
             world.store(least, most);
         }
     }
+}
+
+/// A thread that stores makes room itself, before the pager turns: free pages of long values go before documents do.
+#[test]
+fn free_pages_are_given_back_before_anything_is_evicted() {
+    let mut world = World::new(HeapChoice::Auto, 11);
+    let mut value = vec![b'v'; 1 << 20];
+    for number in 0..28 {
+        world.set(&format!("long-{number}"), &value);
+    }
+    // Shorter ones in their place leave pages that nothing uses.
+    value.truncate(40 << 10);
+    for number in 0..14 {
+        world.set(&format!("long-{}", 2 * number), &value);
+    }
+    world.cx.end_batch();
+    world.bucket.tenant().measure();
+    let before = world.bucket.memory();
+    assert!(before.resident > BUDGET / 10 * 8, "the pages are there: {before:?}");
+    for number in 0..240 {
+        world.set(&format!("short-{number}"), &value);
+        world.cx.end_batch();
+    }
+    let after = world.bucket.memory();
+    assert!(after.resident <= BUDGET, "{after:?}");
+    assert_eq!(after.items, 28 + 240, "{after:?}");
 }

@@ -691,6 +691,20 @@ impl Tenant {
         self.is_purging.store(false, Relaxed);
     }
 
+    /// Returns free pages to the system if they are at least `least` bytes, or waits for the thread that is doing so.
+    /// Returns true if there was anything to return.
+    pub fn purge_if_worth(&self, least: u64) -> bool {
+        if self.is_purging.load(Relaxed) {
+            drop(self.purging.lock().unwrap_or_else(PoisonError::into_inner));
+        } else if self.measure().is_some_and(|figures| figures.dirty as u64 >= least) {
+            self.purge();
+        } else {
+            return false;
+        }
+        self.measure();
+        true
+    }
+
     fn return_free_pages(&self) {
         self.slab_peak.store(self.slab_bytes.load(Relaxed), Relaxed);
         self.purge_wanted.store(false, Relaxed);

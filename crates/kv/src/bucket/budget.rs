@@ -126,15 +126,24 @@ impl Bucket {
         if self.may_evict() || self.resources.tenant.wants_measure() {
             self.doorbell.ring();
         }
-        match memory_policy::admit(&self.memory_figures(), bytes) {
-            Admission::Granted => return Ok(()),
-            Admission::Refused => return Err(KvError::NoMemory),
-            Admission::MakeRoom { target } => {
-                self.count(cx, Meter::DirectReclaims, 1);
-                self.make_room(cx, target, MOVED_BY_WORKER_MAX);
+        let mut has_purged = false;
+        loop {
+            let figures = self.memory_figures();
+            match memory_policy::admit(&figures, bytes, has_purged) {
+                Admission::Granted => return Ok(()),
+                Admission::Refused => return Err(KvError::NoMemory),
+                Admission::Purge => {
+                    self.tenant().purge_if_worth(figures.worth_purging());
+                    has_purged = true;
+                }
+                Admission::MakeRoom { target } => {
+                    self.count(cx, Meter::DirectReclaims, 1);
+                    self.make_room(cx, target, MOVED_BY_WORKER_MAX);
+                    break;
+                }
             }
         }
-        match memory_policy::admit(&self.memory_figures(), bytes) {
+        match memory_policy::admit(&self.memory_figures(), bytes, true) {
             Admission::Granted => Ok(()),
             _ => Err(KvError::NoMemory),
         }

@@ -58,7 +58,7 @@ impl Bucket {
             }
             if !self.has_default_roles() {
                 let awaits = |vb| self.vbucket(VbId(vb)).awaits_acknowledgement(manifest);
-                if !self.is_active(DECIDING) {
+                if self.inactive.has(DECIDING) {
                     return Err(ManifestError::NotActive);
                 }
                 if (0..self.vbuckets()).any(awaits) {

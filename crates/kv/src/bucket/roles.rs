@@ -1,6 +1,6 @@
 //! The roles of vBuckets: whoever changes one, and what that changes.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use wire::couchbase::frame_info::DurabilityLevel;
 
@@ -63,8 +63,8 @@ impl Bucket {
                     sync.monitor.begin_term(began_at);
                 }
                 (sync.role, sync.copied) = (setting.role, setting.copied);
-                self.role_changes.fetch_add(1, Relaxed);
-                self.count_inactive(true, sync.role.state == VbState::Active);
+                self.count_role(&sync.role);
+                self.inactive.set(vb, sync.role.state == VbState::Active);
             }
             if !locked.is_inactive() {
                 locked.adopt_prepares(|| self.raise(attention::ADOPTED));
@@ -150,8 +150,20 @@ impl Bucket {
 
     /// Returns how often roles have been set, or were read from disk.
     pub(crate) fn role_changes(&self) -> u64 {
-        // ORDERING: a role is counted under the lock of its vBucket, under which it is read then.
-        self.role_changes.load(Relaxed)
+        // ORDERING: a role is counted under the lock of its vBucket, under which it is read then; its term was counted.
+        self.role_changes.load(Acquire)
+    }
+
+    /// Returns the highest term of a role that was ever in force since the start.
+    pub(crate) fn highest_term(&self) -> u64 {
+        self.highest_term.load(Relaxed)
+    }
+
+    /// Counts a role that comes into force. The caller holds the lock of its vBucket.
+    fn count_role(&self, role: &Role) {
+        self.highest_term.fetch_max(role.term, Relaxed);
+        // ORDERING: after the term, so that a map of this version has it.
+        self.role_changes.fetch_add(1, Release);
     }
 
     /// Returns how many vBuckets were active before the start, and are pending now, since other nodes may have more.
@@ -176,12 +188,6 @@ impl Bucket {
     /// Returns the state of a vBucket.
     pub fn vbucket_state(&self, vb: VbId) -> VbState {
         self.standing(vb).0
-    }
-
-    /// Returns true if a vBucket is active. The caller knows that it exists.
-    #[cold]
-    pub(crate) fn is_active(&self, vb: VbId) -> bool {
-        self.vbucket_state(vb) == VbState::Active
     }
 
     /// Sets the state of a vBucket, and its chains if they are given.
@@ -252,7 +258,7 @@ impl Bucket {
         locked.note_state();
         let version = locked.state_version();
         let (was_active, is_active) = (before.state == VbState::Active, role.state == VbState::Active);
-        self.role_changes.fetch_add(1, Relaxed);
+        self.count_role(&role);
         self.drop_collected(locked);
         let sync = locked.sync_writes_mut();
         if has_topology {
@@ -274,7 +280,7 @@ impl Bucket {
         notices.letters.extend(calls.into_iter().map(stir));
         let role_term = role.term;
         sync.role = role;
-        self.count_inactive(was_active, is_active);
+        self.inactive.set(vb, is_active);
         let began_at = if was_active { locked.high_seqno() } else { locked.complete_seqno() };
         if is_active && !was_active {
             self.take_charge(locked, vb, now_ns);

@@ -61,13 +61,18 @@ fn watermarks_are_in_order_and_lower_for_a_persistent_bucket() {
 fn new_data_is_granted_waits_for_room_or_is_refused() {
     let refuse = 975 * MIB;
     let full = figures(refuse);
-    for (what, figures, bytes, admission) in [
-        ("up to the mark", figures(refuse - 10), 10, Admission::Granted),
-        ("above it", full, 10, Admission::MakeRoom { target: refuse - 10 }),
-        ("the whole budget", full, refuse, Admission::Refused),
-        ("nothing may go", Figures { may_evict: false, ..full }, 10, Admission::Refused),
+    let wasteful = Figures { waste: 10 * MIB + 1, ..full };
+    let make_room = Admission::MakeRoom { target: refuse - 10 };
+    for (what, figures, bytes, has_purged, admission) in [
+        ("up to the mark", figures(refuse - 10), 10, false, Admission::Granted),
+        ("above it", full, 10, false, make_room),
+        ("above it by waste", wasteful, 10, false, Admission::Purge),
+        ("above it by little waste", Figures { waste: 10 * MIB, ..full }, 10, false, make_room),
+        ("purged in vain", wasteful, 10, true, make_room),
+        ("the whole budget", wasteful, refuse, false, Admission::Refused),
+        ("nothing may go", Figures { may_evict: false, ..wasteful }, 10, false, Admission::Refused),
     ] {
-        assert_eq!(admit(&figures, bytes), admission, "{what}");
+        assert_eq!(admit(&figures, bytes, has_purged), admission, "{what}");
     }
 }
 
@@ -146,8 +151,9 @@ fn a_simulated_bucket_stays_within_its_watermarks() {
         for step in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let bytes = (random >> 33) % (2 * MIB);
-            match admit(&bucket.figures, bytes) {
+            match admit(&bucket.figures, bytes, true) {
                 Admission::Granted => bucket.figures.used += bytes,
+                Admission::Purge => unreachable!("it has purged"),
                 Admission::MakeRoom { target } => bucket.act(Action::Evict { target }),
                 Admission::Refused => unreachable!("values are small, and may go"),
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kv::{Compression, NodeContext, cluster_config};
+use kv::{Bucket, Compression, NodeContext, cluster_config};
 use wire::binary::{Request, Status};
 use wire::couchbase::feature::{negotiate, requested};
 use wire::couchbase::{Feature, error_map};
@@ -194,17 +194,23 @@ pub(super) fn cluster_config(
         },
         None => return answer.error(Status::EINVAL, "The extras must be epoch and revision, 16 bytes", out),
     };
-    if known.is_some_and(|(epoch, revision)| cluster_config::is_current(&cx.node, epoch, revision)) {
+    let bucket = map_bucket(peer);
+    if known.is_some_and(|(epoch, revision)| cluster_config::is_current(&cx.node, bucket, epoch, revision)) {
         return answer.success(out);
     }
     let map = current_map(peer, cx);
     answer.json(Status::SUCCESS, &map, out);
 }
 
+/// The bucket whose map this connection is sent.
+pub(super) fn map_bucket(peer: &Peer) -> Option<&Bucket> {
+    peer.bucket.as_deref().filter(|bucket| !bucket.is_gone() && peer.has_access())
+}
+
 /// The map for this connection, recorded as sent to it.
 pub(super) fn current_map(peer: &mut Peer, cx: &NodeContext) -> Arc<str> {
     peer.couchbase.map_revision = cx.node.map_revision();
-    match peer.bucket.as_deref().filter(|bucket| !bucket.is_gone() && peer.has_access()) {
+    match map_bucket(peer) {
         Some(bucket) => cluster_config::bucket_level(&cx.node, bucket),
         None => cluster_config::cluster_level(&cx.node),
     }

@@ -4,7 +4,7 @@ use kv::NodeContext;
 use kv::map_watch::MapWatch;
 use wire::couchbase::{Feature, MapChange};
 
-use super::handshake::current_map;
+use super::handshake::{current_map, map_bucket};
 use crate::{Output, Peer};
 
 /// A connection that wants news of the map.
@@ -43,7 +43,7 @@ pub(crate) fn tell_of_map(peer: &mut Peer, cx: &NodeContext, out: &mut Output) {
     if peer.user.is_none() || peer.lost_bucket {
         return;
     }
-    let (epoch, revision) = (cx.node.map_epoch(), cx.node.map_revision());
+    let (epoch, revision) = (cx.node.map_epoch(map_bucket(peer)), cx.node.map_revision());
     let features = peer.couchbase.features;
     let is_brief = features.has(Feature::CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF);
     let map = (!is_brief).then(|| current_map(peer, cx));

@@ -298,7 +298,7 @@ def test_refused_attributes(client, key):
         ((sd.DICT_UPSERT, b"[0]", b"1", sd.XATTR), sd.XATTR_EINVAL),
         ((sd.DICT_UPSERT, b"x", b'"${Mutation.nothing}"', sd.XATTR | sd.EXPAND_MACROS), sd.UNKNOWN_MACRO),
         ((sd.DICT_UPSERT, b"x", b"1", sd.EXPAND_MACROS), sd.INVALID_FLAG_COMBO),
-        ((sd.DELETE, b"x", b"", sd.XATTR | sd.EXPAND_MACROS), sd.INVALID_FLAG_COMBO),
+        ((sd.DELETE, b"x", b"", sd.XATTR | sd.EXPAND_MACROS), sd.EINVAL),
         ((sd.DICT_UPSERT, b"x", b"1", 0x80), INVALID),
         ((sd.WHOLE_SET, b"", b"1", sd.XATTR), INVALID),
     ]:

@@ -77,6 +77,7 @@ pub(super) fn observe_seqno(
     }
     let vb = request.header.vbucket;
     let Some(bucket) = super::selected(peer, answer, out) else { return };
+    bucket.tell_collections(cx, VbId(vb));
     let Some(info) = bucket.vb_info(VbId(vb)) else {
         return super::handshake::not_my_vbucket(peer, answer, cx, out);
     };

@@ -2,7 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use wire::subdocument::{Change, Error, Path, check, count, edit, locate};
+use wire::subdocument::{
+    Change, Component, Error, PATH_BYTES_MAX, Path, check, count, edit, locate, unquoted,
+};
 
 // Path, value and document, each but the last ended by a zero.
 fuzz_target!(|input: &[u8]| {
@@ -21,7 +23,21 @@ fuzz_target!(|input: &[u8]| {
         Err(Error::DocumentTooDeep) => {}
         Err(_) => assert!(parsed.is_err()),
     }
-    let Ok(path) = Path::parse(path) else { return };
+    let Ok(parsed) = Path::parse(path) else { return };
+    if !matches!(path, [] | [.., b'.']) && path.len() < PATH_BYTES_MAX {
+        let with_dot = [path, b"."].concat();
+        assert_eq!(
+            Path::parse(&with_dot).map(|path| path.components().to_vec()),
+            Ok(parsed.components().to_vec())
+        );
+    }
+    for component in parsed.components() {
+        if let Component::Key { name, quoted } = *component {
+            let name = if quoted { unquoted(name).collect() } else { name.to_vec() };
+            assert!(!name.is_empty() && name.iter().all(|byte| *byte >= b' '));
+        }
+    }
+    let path = parsed;
     let found = locate(document, path.components());
     let counted = count(document, path.components());
     if checked.is_ok() {

@@ -13,7 +13,7 @@ from tests import subdocument as sd
 from tests.dcp import Copy, Dcp, Marker
 from tests.frames import (
     DELETE, EXISTS, FEATURE_SNAPPY, FEATURE_SYNC_REPLICATION, GET, INVALID, NO_ACCESS, NOT_FOUND, NOT_MY_VBUCKET, NOT_SUPPORTED, SELECT_BUCKET, SET, STAT,
-    SUCCESS, UNKNOWN_COLLECTION, BinaryConnection, durability,
+    GET_FAILOVER_LOG, OBSERVE_SEQNO, SUCCESS, UNKNOWN_COLLECTION, BinaryConnection, durability,
 )
 from tests.persistence.bucket import http, vbucket_of, wait_until, wait_warm
 
@@ -789,6 +789,50 @@ def test_seqnos_of_all_vbuckets(node, bucket, client):
         assert one.ask(dcp.GET_ALL_VB_SEQNOS, extras=struct.pack(">II", 0, 999)).status == UNKNOWN_COLLECTION
         assert one.ask(dcp.GET_ALL_VB_SEQNOS, extras=struct.pack(">I", 5)).status == INVALID
         assert one.ask(dcp.GET_ALL_VB_SEQNOS, extras=b"12345").status == INVALID
+
+
+def test_seqnos_count_changes_of_collections_that_no_stream_has_seen(node, bucket, client):
+    """A backup reads the seqnos, and then follows up to them."""
+    scopes = f"/pools/default/buckets/{bucket}/scopes"
+    name = f"s{time.monotonic_ns()}"
+    client.set(b"key")
+    before = high_seqno(node, bucket)
+    assert http(node, "POST", scopes, f"name={name}")[0] == 200
+    assert http(node, "POST", f"{scopes}/{name}/collections", "name=c")[0] == 200
+    shown = json.loads(http(node, "GET", f"/pools/default/buckets/{bucket}/vbuckets/{VB}")[1])
+    assert shown["high_seqno"] == before + 2
+    assert http(node, "DELETE", f"{scopes}/{name}/collections/c")[0] == 200
+    uuid = client.ask(GET_FAILOVER_LOG, vbucket=VB).value[:8]
+    observed = client.ask(OBSERVE_SEQNO, vbucket=VB, value=uuid)
+    assert struct.unpack(">BHQQQ", observed.value)[4] == before + 3
+    assert http(node, "DELETE", f"{scopes}/{name}")[0] == 200
+    assert stats(client, f"vbucket-details {VB}")[f"vb_{VB}:high_seqno"] == str(before + 4)
+    assert http(node, "POST", scopes, f"name={name}x")[0] == 200
+    seqno = high_seqno(node, bucket)
+    assert seqno == before + 5
+    assert stats(client, f"vbucket-seqno {VB}")[f"vb_{VB}:high_seqno"] == str(seqno)
+    with Dcp(node.kv, bucket) as one:
+        assert one.stream(VB, end=seqno).status == SUCCESS
+        seen = []
+        while (message := one.next()) is not None and getattr(message, "opcode", None) != dcp.STREAM_END:
+            if not isinstance(message, Marker):
+                seen.append(message)
+        assert message.numbers == (dcp.DONE,)
+        assert seen[-1].opcode == dcp.SYSTEM_EVENT and seen[-1].seqno == seqno
+    assert http(node, "DELETE", f"{scopes}/{name}x")[0] == 200
+
+
+def test_what_expires_is_told_within_a_second(node, bucket, client):
+    with Dcp(node.kv, bucket, controls=[("enable_expiry_opcode", "true")]) as one:
+        copy = follow_new(one, node, bucket)
+        expiry = int(time.time()) + 3
+        client.set(b"brief", expiry=expiry)
+        follow(one, copy, high_seqno(node, bucket))
+        while (message := one.next()).__class__ is Marker:
+            pass
+        late = time.time() - expiry
+        assert (message.opcode, message.key) == (dcp.EXPIRATION, b"\0brief")
+        assert 0 <= late < 2, late
 
 
 def test_durable_writes_come_as_prepares_to_those_who_ask(node):

@@ -72,8 +72,13 @@ def node():
 
 
 @pytest.fixture(params=["default", "p"])
-def client(request, node):
-    with Client(node.kv, request.param) as one:
+def bucket(request):
+    return request.param
+
+
+@pytest.fixture
+def client(bucket, node):
+    with Client(node.kv, bucket) as one:
         yield one
 
 
@@ -96,6 +101,11 @@ def test_lookups_of_one_path(client, key):
         (sd.GET, b"name.x", sd.PATH_MISMATCH, b""),
         (sd.GET, b"list.x", sd.PATH_MISMATCH, b""),
         (sd.GET, b"a..b", sd.PATH_EINVAL, b""),
+        (sd.GET, b"deep.a.b.[1]", SUCCESS, b"2.50"),
+        (sd.GET, b"deep.a.b[01].", SUCCESS, b"2.50"),
+        (sd.GET, b"de`ep`.`a`.b[-1]", SUCCESS, b"null"),
+        (sd.GET, b'na"me', sd.PATH_EINVAL, b""),
+        (sd.GET, b"na\x01me", sd.PATH_EINVAL, b""),
         (sd.GET, b"a." * 600, sd.PATH_E2BIG, b""),
         (sd.EXISTS, b"n", SUCCESS, b""),
         (sd.EXISTS, b"m", sd.PATH_ENOENT, b""),
@@ -298,7 +308,8 @@ def test_refused_attributes(client, key):
         ((sd.DICT_UPSERT, b"[0]", b"1", sd.XATTR), sd.XATTR_EINVAL),
         ((sd.DICT_UPSERT, b"x", b'"${Mutation.nothing}"', sd.XATTR | sd.EXPAND_MACROS), sd.UNKNOWN_MACRO),
         ((sd.DICT_UPSERT, b"x", b"1", sd.EXPAND_MACROS), sd.INVALID_FLAG_COMBO),
-        ((sd.DELETE, b"x", b"", sd.XATTR | sd.EXPAND_MACROS), sd.INVALID_FLAG_COMBO),
+        ((sd.DELETE, b"x", b"", sd.XATTR | sd.EXPAND_MACROS), INVALID),
+        ((sd.REPLACE, b"x", b"1", sd.XATTR | sd.EXPAND_MACROS), INVALID),
         ((sd.DICT_UPSERT, b"x", b"1", 0x80), INVALID),
         ((sd.WHOLE_SET, b"", b"1", sd.XATTR), INVALID),
     ]:
@@ -407,13 +418,22 @@ def test_a_document_is_staged_as_a_deleted_one_and_revived(client, key):
     assert client.mutate(key, stage, doc_flags=sd.ACCESS_DELETED | sd.REVIVE).status == sd.CAN_ONLY_REVIVE
 
 
-def test_a_staged_document_gives_way_and_is_rolled_back(client, key):
+def test_a_staged_document_gives_way_and_is_rolled_back(bucket, client, key):
     stage = (sd.DICT_UPSERT, b"txn", b"1", sd.XATTR)
     flags = sd.ACCESS_DELETED | sd.CREATE_AS_DELETED | sd.ADD
     assert client.mutate(key, stage, doc_flags=flags).status == sd.SUCCESS_DELETED
-    assert client.mutate(key, (sd.DELETE, b"txn", b"", sd.XATTR), doc_flags=sd.ACCESS_DELETED).status == sd.SUCCESS_DELETED
-    assert client.lookup(key, (sd.GET, b"txn", sd.XATTR), doc_flags=sd.ACCESS_DELETED).status == NOT_FOUND
-    assert client.mutate(key, stage, doc_flags=flags).status == sd.SUCCESS_DELETED
+    gone = client.mutate(key, (sd.DELETE, b"txn", b"", sd.XATTR), doc_flags=sd.ACCESS_DELETED)
+    assert gone.status == sd.SUCCESS_DELETED
+    seen = client.lookup(key, (sd.GET, b"txn", sd.XATTR), doc_flags=sd.ACCESS_DELETED)
+    if bucket == "p":
+        # A deletion is left, and can be named.
+        assert (seen.status, seen.cas) == (sd.MULTI_FAILURE_DELETED, gone.cas)
+        assert client.mutate(key, stage, doc_flags=flags).status == EXISTS
+        again = client.mutate(key, stage, doc_flags=flags & ~sd.ADD, cas=gone.cas)
+    else:
+        assert seen.status == NOT_FOUND
+        again = client.mutate(key, stage, doc_flags=flags)
+    assert again.status == sd.SUCCESS_DELETED
     assert client.plain(ADD, key, b"{}", struct.pack(">II", 0, 0)).status == SUCCESS
     assert client.text(key) == b"{}" and client.document(key)["datatype"] == ["json"], "a store replaces it with its attributes"
 

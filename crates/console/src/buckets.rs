@@ -15,6 +15,11 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// How long deletions are remembered in a bucket that is made without saying so, as in Couchbase; in days what may be
+/// said.
+const DEFAULT_PURGE_S: u32 = 3 * 86_400;
+const PURGE_DAYS: std::ops::RangeInclusive<f64> = 0.04..=60.0;
+
 /// `GET /pools/default/buckets`: those that the user may see.
 pub async fn list(
     State(console): State<Console>,
@@ -208,14 +213,15 @@ fn not_allowed(field: &'static str, value: &str, allowed: &str) -> Refusal {
 /// missing feature is refused by name, and so is an unknown field.
 fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
     let mut name = None;
-    let (mut kind, mut policy) = (None, None);
+    let (mut kind, mut policy, mut purge_s) = (None, None, None);
     let mut settings = BucketSettings { memory_bytes: 0, ..BucketSettings::default() };
     for (field, value) in fields {
         match field.as_str() {
             "name" => name = Some(value.clone()),
-            "bucketType" => kind = Some(bucket_kind(value)?),
+            "bucketType" => kind = Some((bucket_kind(value)?, value == "memcached")),
             "ramQuota" | "ramQuotaMB" => settings.memory_bytes = quota(value)?,
             "evictionPolicy" => policy = Some(value.as_str()),
+            "purgeInterval" => purge_s = Some(purge_interval(value)?),
             other => match setting_of(other) {
                 Some((field, setting)) => {
                     let value = setting_value(field, setting, value)?;
@@ -224,7 +230,7 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
                 }
                 None if one_meaning(field, value)? => {}
                 None => {
-                    let own = ["name", "bucketType", "ramQuota", "evictionPolicy"];
+                    let own = ["name", "bucketType", "ramQuota", "evictionPolicy", "purgeInterval"];
                     return Err(unknown_field(other, own.into_iter().chain(setting_fields(|_| true))));
                 }
             },
@@ -233,7 +239,13 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
     let name = name
         .filter(|name| !name.is_empty())
         .ok_or_else(|| invalid("name", "Bucket name needs to be specified."))?;
-    settings.kind = kind.unwrap_or(BucketKind::Persistent);
+    let (kind, is_cache) = kind.unwrap_or((BucketKind::Persistent, false));
+    settings.kind = kind;
+    let purge_s = purge_s.unwrap_or(if is_cache { 0 } else { DEFAULT_PURGE_S });
+    match kind {
+        BucketKind::Ephemeral => settings.purge_age_s = purge_s,
+        BucketKind::Persistent => settings.persistence.tombstone_age_s = purge_s,
+    }
     if let Some(policy) = policy {
         set_eviction(&mut settings, policy)?;
     }
@@ -258,6 +270,7 @@ fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<Bucket
             }
             "name" => *value == bucket.name(),
             "bucketType" => bucket_kind(value)? == settings.kind,
+            "purgeInterval" => purge_interval(value)? == settings.tombstone_age_s(),
             "evictionPolicy" => {
                 let mut changed = bucket.settings_in_force();
                 set_eviction(&mut changed, value)?;
@@ -288,6 +301,14 @@ fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<Bucket
         }
     }
     Ok(change)
+}
+
+/// Converts the days after which deletions may be forgotten to seconds; 0: at once.
+fn purge_interval(days: &str) -> Result<u32, Refusal> {
+    let is_allowed = |days: &f64| *days == 0.0 || PURGE_DAYS.contains(days);
+    let allowed = || not_allowed("purgeInterval", days, "0, or 0.04 to 60 days");
+    let days = days.parse::<f64>().ok().filter(is_allowed).ok_or_else(allowed)?;
+    Ok((days * 86_400.0).round() as u32)
 }
 
 /// The setting that a form field stands for.
@@ -456,8 +477,28 @@ mod tests {
     }
 
     #[test]
+    fn deletions_are_remembered_for_three_days() {
+        for (form, ephemeral_s, persistent_s) in [
+            ("bucketType=ephemeral", 259_200, 259_200),
+            ("bucketType=memcached", 0, 259_200),
+            ("bucketType=memcached&purgeInterval=1", 86_400, 259_200),
+            ("bucketType=ephemeral&purgeInterval=0.04", 3456, 259_200),
+            ("purgeInterval=0&bucketType=ephemeral", 0, 259_200),
+            ("bucketType=couchbase", 0, 259_200),
+            ("purgeInterval=2.5", 0, 216_000),
+        ] {
+            let settings = read(&format!("name=a&ramQuota=128&{form}")).expect("valid").settings;
+            let ages = (settings.purge_age_s, settings.persistence.tombstone_age_s);
+            assert_eq!(ages, (ephemeral_s, persistent_s), "{form}");
+        }
+    }
+
+    #[test]
     fn what_is_not_there_is_refused_by_name() {
         for (form, field) in [
+            ("name=a&ramQuota=128&purgeInterval=0.01", "purgeInterval"),
+            ("name=a&ramQuota=128&purgeInterval=61", "purgeInterval"),
+            ("name=a&ramQuota=128&purgeInterval=NaN", "purgeInterval"),
             ("bucketType=ephemeral&ramQuota=128", "name"),
             ("name=a&bucketType=magma&ramQuota=128", "bucketType"),
             ("name=a&bucketType=couchbase&ramQuota=128&evictionPolicy=noEviction", "evictionPolicy"),

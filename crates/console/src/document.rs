@@ -46,7 +46,8 @@ pub fn bucket(console: &Console, bucket: &Bucket, host: &str) -> Value {
     let about = json!({
         "name": name,
         "uuid": bucket.uuid(),
-        "bucketType": match settings.kind { BucketKind::Ephemeral => "ephemeral", BucketKind::Persistent => "membase" },
+        "bucketType": settings.kind.type_name(),
+        "purgeInterval": f64::from(settings.tombstone_age_s()) / 86_400.0,
         "authType": "sasl",
         "nodeLocator": "vbucket",
         "uri": format!("/pools/default/buckets/{name}?bucket_uuid={}", bucket.uuid()),

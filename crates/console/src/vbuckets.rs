@@ -65,6 +65,7 @@ fn shown(console: &Console, bucket: &Bucket, vb: VbId) -> Result<Value, Unavaila
         Some(why) => return Err(why),
     }
     let mut shown = execute(console, |cx| bucket.role(cx, vb)).to_json();
+    execute(console, |cx| bucket.tell_collections(cx, vb));
     let (info, rank) = (bucket.vb_info(vb), bucket.rank(vb));
     shown["vbucket"] = json!(vb.0);
     shown["high_seqno"] = json!(info.as_ref().map(|info| info.high_seqno));

@@ -259,6 +259,8 @@ impl Bucket {
                 dirty,
                 share,
                 collections,
+                vbuckets: settings.vbuckets,
+                tombstone_age_s: settings.tombstone_age_s(),
             },
             configured_budget: AtomicU64::new(settings.memory_bytes),
             buffer_bytes: AtomicI64::new(0),

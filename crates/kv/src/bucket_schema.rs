@@ -284,7 +284,26 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
         },
         live: None,
         about: "Persistent: how long tombstones stay in the journal, for consumers of change streams that come \
-        back and for tools that copy the bucket; compaction drops older ones.",
+        back and for tools that copy the bucket; compaction drops older ones. As long, deleted documents can be looked \
+        up on Couchbase ports, for which at most 24 bytes of memory are used for each, and at most a 32nd of the \
+        bucket's.",
+    },
+    BucketSetting {
+        key: "purge_age_s",
+        field: None,
+        kept_as: None,
+        kind: SettingKind::Count {
+            min: 0,
+            max: 60 * 86_400,
+            unit: "seconds",
+            get: |s| u64::from(s.purge_age_s),
+            set: |s, v| s.purge_age_s = u32::try_from(v).unwrap_or(u32::MAX),
+        },
+        live: None,
+        about: "Ephemeral: how long tombstones stay, so that deleted documents can be looked up on Couchbase ports, \
+        and change streams that begin later are told of them. Each takes the memory of a document with its key and no \
+        value; there are at most an eighth as many as documents, or as fit into a 32nd of the bucket's memory. 0: a \
+        deletion leaves nothing while nobody follows the bucket. Buckets that are made over HTTP have 3 days.",
     },
     BucketSetting {
         key: "sync",

@@ -19,14 +19,14 @@ use serde::Serialize;
 
 use crate::profile::{External, KV, Profile};
 use crate::replication::{PeerNode, Replication};
-use crate::{Bucket, Node, VbId, VbState};
+use crate::{Bucket, BucketKind, Node, VbId, VbState};
 
 /// The place of a node that is not there, or not known.
 const NOBODY: i16 = -1;
 /// Most nodes of a map that are none of the configured peers; further ones are left out.
 const STRANGERS_MAX: usize = 16;
 
-/// The capabilities that SDKs ask a bucket for; only those that exist.
+/// The capabilities that SDKs ask a bucket for, whatever its kind; only those that exist.
 pub const BUCKET_CAPABILITIES: &[&str] = &[
     "collections",
     "durableWrite",
@@ -45,6 +45,9 @@ pub const BUCKET_CAPABILITIES: &[&str] = &[
     "nodesExt",
     "xattr",
 ];
+/// COMPAT: by this one the JVM SDKs tell a persistent bucket from an ephemeral one, for which they refuse `persistTo`.
+/// There are no views.
+const OF_PERSISTENT: &str = "couchapi";
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -66,8 +69,9 @@ struct ClusterCapabilities {}
 struct BucketPart<'a> {
     name: &'a str,
     uuid: &'a str,
+    bucket_type: &'static str,
     node_locator: &'static str,
-    bucket_capabilities: &'static [&'static str],
+    bucket_capabilities: Vec<&'static str>,
     bucket_capabilities_ver: &'static str,
     collections_manifest_uid: String,
     nodes: Vec<NodePart>,
@@ -308,11 +312,15 @@ fn bucket_part<'a>(
         server_list.push(format!("{host}:{kv}"));
     }
     let alone = || vec![vec![0]; usize::from(bucket.vbuckets())];
+    let kind = bucket.settings().kind;
+    let mut bucket_capabilities = BUCKET_CAPABILITIES.to_vec();
+    bucket_capabilities.extend((kind == BucketKind::Persistent).then_some(OF_PERSISTENT));
     BucketPart {
         name: bucket.name(),
         uuid: bucket.uuid(),
+        bucket_type: kind.type_name(),
         node_locator: "vbucket",
-        bucket_capabilities: BUCKET_CAPABILITIES,
+        bucket_capabilities,
         bucket_capabilities_ver: "",
         collections_manifest_uid: format!("{:x}", bucket.collections().uid()),
         nodes,

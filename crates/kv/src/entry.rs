@@ -6,7 +6,9 @@ use wire::{snappy, subdocument, xattrs};
 
 use crate::LARGE_VALUE;
 use crate::index::{Header, Kind, Locked, NewValue, Present, VALUE_MAX, large_value_offset, mark};
-use crate::{Document, Expiry, Key, KvError, LargeItem, Made, MadeKind, Mutated, Resolution, Store, Value};
+use crate::{
+    Deletion, Document, Expiry, Key, KvError, LargeItem, Made, MadeKind, Mutated, Resolution, Store, Value,
+};
 
 /// A longer value is copied only where a request may take long.
 const COPIED_IN_PLACE_BYTES: usize = 512 << 10;
@@ -206,6 +208,14 @@ impl<'v> Entry<'v> {
         }
         let present = self.locked.shadow(self.key, self.hash)?;
         Some(f(Document::new(&self.locked, &present)))
+    }
+
+    /// Returns the key's deletion, if it is deleted, without attributes, and that can be looked up.
+    pub fn deletion(&self) -> Option<Deletion> {
+        if self.present.is_some() {
+            return None;
+        }
+        self.locked.deletion(self.key, self.hash)
     }
 
     /// Stores over whatever is there, with no condition but that of [`Entry::name_cas`]: check [`Entry::document`]
@@ -552,7 +562,7 @@ impl<'v> Entry<'v> {
     /// Removes the document, or the shadow, with all extended attributes.
     fn remove_all(&mut self) -> Result<Mutated, KvError> {
         let present = self.present.or_else(|| self.locked.shadow(self.key, self.hash));
-        let present = present.ok_or(KvError::NotFound)?;
+        let Some(present) = present else { return self.delete_again() };
         let header = self.locked.header(present);
         let cas = self.locked.next_cas();
         if self.level != 0 {
@@ -562,6 +572,16 @@ impl<'v> Entry<'v> {
         }
         let seqno = self.locked.delete(present, cas)?;
         self.present = None;
+        Ok(self.mutated(cas, seqno))
+    }
+
+    /// Gives a deletion another CAS and seqno.
+    fn delete_again(&mut self) -> Result<Mutated, KvError> {
+        let deletion = self.deletion().filter(|_| self.level == 0).ok_or(KvError::NotFound)?;
+        self.locked.tell_changes_before(self.key.collection);
+        let (cas, seqno) = (self.locked.next_cas(), self.locked.high_seqno() + 1);
+        let header = Header { cas, seqno, rev: deletion.rev + 1, ..self.locked.tombstone_header(false) };
+        self.locked.take_version(&stored(self.key), self.hash, header, &[])?;
         Ok(self.mutated(cas, seqno))
     }
 

@@ -66,7 +66,7 @@ pub use bucket_schema::{BUCKET_SETTINGS, BucketSetting, NotAllowed, SettingKind,
 pub use doorbell::Doorbell;
 pub use entry::Entry;
 pub use error::{KvError, Unavailable};
-pub use index::{Audit, Document, Hand, PinnedValue, REV_MOST, Use, cas_is_ahead};
+pub use index::{Audit, Deletion, Document, Hand, PinnedValue, REV_MOST, Use, cas_is_ahead};
 pub use key::{Key, Place, VbId};
 pub use mailbox::{Cookie, Outcome};
 pub use memory::Reservation;

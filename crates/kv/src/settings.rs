@@ -12,6 +12,16 @@ pub enum BucketKind {
     Persistent,
 }
 
+impl BucketKind {
+    /// Returns the name that Couchbase has for it: `bucketType` in maps and over HTTP.
+    pub const fn type_name(self) -> &'static str {
+        match self {
+            Self::Ephemeral => "ephemeral",
+            Self::Persistent => "membase",
+        }
+    }
+}
+
 /// How a persistent bucket is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PersistenceSettings {
@@ -110,6 +120,8 @@ pub struct BucketSettings {
     pub defragmenter: bool,
     /// Settings of a persistent bucket.
     pub persistence: PersistenceSettings,
+    /// How long an ephemeral bucket keeps tombstones, s; 0: none, unless somebody follows.
+    pub purge_age_s: u32,
     /// Where items are allocated.
     pub item_heap: HeapChoice,
     /// Whether values are compressed; can be changed later ([`crate::Bucket::set_compression`]).
@@ -123,6 +135,16 @@ pub struct BucketSettings {
     pub least_durability: LeastDurability,
     /// What is stored and returned without any effect; can be changed later ([`crate::Bucket::set_labels`]).
     pub labels: Labels,
+}
+
+impl BucketSettings {
+    /// How long deletions can be looked up, in seconds; 0: not for their own sake.
+    pub const fn tombstone_age_s(&self) -> u32 {
+        match self.kind {
+            BucketKind::Ephemeral => self.purge_age_s,
+            BucketKind::Persistent => self.persistence.tombstone_age_s,
+        }
+    }
 }
 
 /// The durability that writes have at least.
@@ -228,6 +250,7 @@ impl Default for BucketSettings {
             eviction: Eviction::AutoDelete,
             defragmenter: true,
             persistence: PersistenceSettings::default(),
+            purge_age_s: 0,
             item_heap: HeapChoice::Auto,
             compression: Compression::default(),
             flush_enabled: false,

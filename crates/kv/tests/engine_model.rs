@@ -94,15 +94,12 @@ struct Pending {
 }
 
 impl World {
-    fn new(vbuckets: u16, ordered: bool, item_heap: HeapChoice) -> Self {
+    fn new(vbuckets: u16, ordered: bool, item_heap: HeapChoice, purge_age_s: u32) -> Self {
         let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed: 7 };
         let node = Node::new(settings, Limits::default());
-        let bucket = node
-            .create_bucket(
-                "b",
-                BucketSettings { vbuckets, memory_bytes: 1 << 30, item_heap, ..BucketSettings::default() },
-            )
-            .unwrap();
+        let settings =
+            BucketSettings { vbuckets, memory_bytes: 1 << 30, item_heap, ..BucketSettings::default() };
+        let bucket = node.create_bucket("b", BucketSettings { purge_age_s, ..settings }).unwrap();
         let mut cx = NodeContext::new(node, 0);
         cx.now = Now { unix_s: START_S, unix_ns: u64::from(START_S) * 1_000_000_000, mono_us: 0 };
         bucket.keep_seqno_order(&mut cx, ordered).unwrap();
@@ -161,6 +158,15 @@ impl World {
                     return;
                 }
                 assert_eq!(removed.is_ok(), self.model.remove(&key).is_some(), "remove {text}");
+                let Ok(removed) = removed else { return };
+                let at = bucket.locate(key_ref);
+                let deletion =
+                    bucket.with_entry(&mut self.cx, key_ref, at, |entry| entry.deletion()).unwrap();
+                let is_kept = bucket.settings().purge_age_s > 0;
+                assert_eq!(
+                    deletion.map(|it| (it.cas, it.seqno)),
+                    is_kept.then_some((removed.cas, removed.seqno))
+                );
             }
             Step::Touch { key, ttl } => {
                 let text = format!("key-{key}");
@@ -450,6 +456,11 @@ impl World {
         self.cx.now.unix_s += 200;
         self.expire();
         kv::pager::turn(&mut self.cx);
+        if self.bucket.settings().purge_age_s > 0 {
+            // The tombstones of what has just expired, too.
+            self.cx.now.unix_s += 2000;
+            kv::pager::turn(&mut self.cx);
+        }
         let figures = self.bucket.accounts();
         let payload: usize =
             self.model.iter().map(|(key, item)| format!("key-{key}").len() + 1 + item.value.len()).sum();
@@ -480,9 +491,10 @@ proptest! {
         vbuckets in prop_oneof![Just(1u16), Just(4)],
         ordered: bool,
         heap in prop_oneof![Just(HeapChoice::Block), Just(HeapChoice::Slab)],
+        purge_age_s in prop_oneof![Just(0u32), Just(40), Just(1000)],
         steps in proptest::collection::vec(step(), 1..1500),
     ) {
-        let mut world = World::new(vbuckets, ordered, heap);
+        let mut world = World::new(vbuckets, ordered, heap, purge_age_s);
         for step in &steps {
             world.run(step);
         }

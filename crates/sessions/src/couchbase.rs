@@ -449,7 +449,7 @@ fn execute_other(
         Opcode::COLLECTIONS_GET_MANIFEST => manifest::get(peer, answer, is_bare, out),
         Opcode::COLLECTIONS_GET_ID => manifest::collection_id(peer, answer, request, body, out),
         Opcode::COLLECTIONS_GET_SCOPE_ID => manifest::scope_id(peer, answer, request, body, out),
-        Opcode::GET_ALL_VB_SEQNOS => dcp::all_seqnos(peer, answer, request, body, out),
+        Opcode::GET_ALL_VB_SEQNOS => dcp::all_seqnos(peer, answer, request, body, cx, out),
         Opcode::DCP_OPEN => dcp::open(peer, answer, request, body, cx, out),
         Opcode::DCP_CONTROL => dcp::control(peer, answer, request, body, cx, out),
         Opcode::DCP_STREAM_REQ => dcp::stream(peer, answer, request, body, cx, out),

@@ -143,7 +143,7 @@ pub fn gather(
         b"detail" => return Answer::Refused("stats detail not allowed"),
         // Over the binary protocol: a list that may be long is for the text protocol.
         b"cachedump" => return Answer::Refused("stats cachedump not allowed"),
-        _ if vbuckets::gather(bucket, arguments, emit) => {}
+        _ if vbuckets::gather(bucket, arguments, cx, emit) => {}
         _ if peer.port == Port::Couchbase && tools::gather(bucket, (subject, arguments), cx, emit) => {}
         _ => return Answer::Unknown,
     }

@@ -60,11 +60,11 @@ pub enum Error {
 /// One step of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Component<'a> {
-    /// A member of an object. In a quoted name each backtick is doubled.
+    /// A member of an object.
     Key {
-        /// The name as it stands in the path, without the quotes.
+        /// The name as it stands in the path; without the backticks if they enclose all of it and it has no others.
         name: &'a [u8],
-        /// Whether backticks are doubled in it.
+        /// Whether the name has backticks: see [`unquoted`].
         quoted: bool,
     },
     /// An element of an array.
@@ -74,6 +74,14 @@ pub enum Component<'a> {
 }
 
 /// A parsed path.
+///
+/// ```text
+///   path    nothing | step { [ . ] index | . key } [ . ]       step: a key or an index
+///   index   [ digits ] | [-1]
+///   key     one or more of: any character but . [ ] ` | ` text `, in which two backticks are one | two backticks: one
+/// ```
+/// The name that a key stands for has no control character, and quotes only behind a backslash that is not escaped
+/// itself: it is compared with names as they are written in a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path<'a> {
     components: [Component<'a>; DEPTH_MAX],
@@ -91,22 +99,13 @@ impl<'a> Path<'a> {
         while !rest.is_empty() {
             let (component, behind) = match rest {
                 [b'[', inner @ ..] => index(inner)?,
-                [b'`', inner @ ..] => quoted(inner)?,
-                _ => {
-                    let end = rest.iter().position(|byte| matches!(byte, b'.' | b'[')).unwrap_or(rest.len());
-                    let (name, behind) = rest.split_at(end);
-                    if name.is_empty() || name.iter().any(|byte| matches!(byte, b'`' | b']')) {
-                        return Err(Error::PathInvalid);
-                    }
-                    (Component::Key { name, quoted: false }, behind)
-                }
+                _ => key(rest)?,
             };
             *this.components.get_mut(this.len).ok_or(Error::PathTooBig)? = component;
             this.len += 1;
             rest = match behind {
-                [] => behind,
-                [b'.', next @ ..] if !next.is_empty() && next[0] != b'[' => next,
-                [b'[', ..] => behind,
+                [] | [b'[', ..] => behind,
+                [b'.', next @ ..] => next,
                 _ => return Err(Error::PathInvalid),
             };
         }
@@ -125,9 +124,7 @@ fn index(inner: &[u8]) -> Result<(Component<'_>, &[u8]), Error> {
     let behind = &inner[end + 1..];
     match &inner[..end] {
         b"-1" => Ok((Component::Last, behind)),
-        [] => Err(Error::PathInvalid),
-        [b'0', _, ..] => Err(Error::PathInvalid),
-        digits if digits.iter().all(u8::is_ascii_digit) => {
+        digits if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) => {
             let number = std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok());
             Ok((Component::Index(number.ok_or(Error::PathInvalid)?), behind))
         }
@@ -135,25 +132,64 @@ fn index(inner: &[u8]) -> Result<(Component<'_>, &[u8]), Error> {
     }
 }
 
-/// `inner` is behind the opening backtick.
-fn quoted(inner: &[u8]) -> Result<(Component<'_>, &[u8]), Error> {
-    let mut at = 0;
-    loop {
-        at += inner
-            .get(at..)
-            .unwrap_or_default()
-            .iter()
-            .position(|byte| *byte == b'`')
-            .ok_or(Error::PathInvalid)?;
-        if inner.get(at + 1) != Some(&b'`') {
-            break;
+/// `text` begins with the name.
+fn key(text: &[u8]) -> Result<(Component<'_>, &[u8]), Error> {
+    let mut name = Unquoted { rest: text, is_inside: false };
+    // Whether a backslash precedes the next byte that is not escaped itself.
+    let mut is_escaped = false;
+    let behind = loop {
+        match name.next() {
+            None if name.is_inside => return Err(Error::PathInvalid),
+            None => break name.rest,
+            Some(b'.' | b'[') if !name.is_inside => break &text[text.len() - name.rest.len() - 1..],
+            Some(b']') if !name.is_inside => return Err(Error::PathInvalid),
+            Some(b'"') if !is_escaped => return Err(Error::PathInvalid),
+            Some(0..=0x1f) => return Err(Error::PathInvalid),
+            Some(byte) => is_escaped = byte == b'\\' && !is_escaped,
         }
-        at += 2;
+    };
+    let name = &text[..text.len() - behind.len()];
+    let component = match name {
+        [] => return Err(Error::PathInvalid),
+        [b'`', inside @ .., b'`'] if !inside.is_empty() && !inside.contains(&b'`') => {
+            Component::Key { name: inside, quoted: false }
+        }
+        _ => Component::Key { name, quoted: name.contains(&b'`') },
+    };
+    Ok((component, behind))
+}
+
+/// The bytes of a name that has backticks, without those that quote.
+pub fn unquoted(name: &[u8]) -> impl Iterator<Item = u8> {
+    Unquoted { rest: name, is_inside: false }
+}
+
+struct Unquoted<'a> {
+    rest: &'a [u8],
+    is_inside: bool,
+}
+
+impl Iterator for Unquoted<'_> {
+    type Item = u8;
+
+    fn next(&mut self) -> Option<u8> {
+        loop {
+            let (byte, rest) = match (self.is_inside, self.rest) {
+                // Two are one, inside; outside, if there is nothing between them and they do not begin a name in
+                // backticks that itself begins with one.
+                (true, [b'`', b'`', rest @ ..]) => (b'`', rest),
+                (false, [b'`', b'`', rest @ ..]) if rest.first() != Some(&b'`') => (b'`', rest),
+                (_, [b'`', rest @ ..]) => {
+                    (self.is_inside, self.rest) = (!self.is_inside, rest);
+                    continue;
+                }
+                (_, [byte, rest @ ..]) => (*byte, rest),
+                (_, []) => return None,
+            };
+            self.rest = rest;
+            return Some(byte);
+        }
     }
-    if at == 0 {
-        return Err(Error::PathInvalid);
-    }
-    Ok((Component::Key { name: &inner[..at], quoted: true }, &inner[at + 1..]))
 }
 
 /// Where a value is.
@@ -429,31 +465,16 @@ fn in_quotes(name: &[u8], quoted: bool) -> Vec<u8> {
 
 fn push_name(name: &[u8], quoted: bool, text: &mut Vec<u8>) {
     text.push(b'"');
-    let mut bytes = name.iter();
-    while let Some(byte) = bytes.next() {
-        text.push(*byte);
-        if quoted && *byte == b'`' {
-            bytes.next();
-        }
+    match quoted {
+        true => text.extend(unquoted(name)),
+        false => text.extend_from_slice(name),
     }
     text.push(b'"');
 }
 
 /// Returns true if the text of a name in the document is what a component means.
 fn is_name(inside: &[u8], name: &[u8], quoted: bool) -> bool {
-    if !quoted || !name.contains(&b'`') {
-        return inside == name;
-    }
-    let mut plain = name.iter();
-    let mut inside = inside.iter();
-    loop {
-        match (plain.next(), inside.next()) {
-            (None, None) => return true,
-            (Some(b'`'), Some(b'`')) => drop(plain.next()),
-            (Some(a), Some(b)) if a == b => {}
-            _ => return false,
-        }
-    }
+    if quoted { unquoted(name).eq(inside.iter().copied()) } else { inside == name }
 }
 
 /// An operation that modifies a document at a path.
@@ -723,15 +744,33 @@ mod tests {
             ("a.b[0].x", Err(Error::PathMismatch)),
             ("e\\\"q.z", Err(Error::PathMissing)),
             ("a..b", Err(Error::PathInvalid)),
-            ("a.", Err(Error::PathInvalid)),
+            (".", Err(Error::PathInvalid)),
+            ("a..", Err(Error::PathInvalid)),
             (".a", Err(Error::PathInvalid)),
-            ("a.[0]", Err(Error::PathInvalid)),
+            (".[0]", Err(Error::PathInvalid)),
             ("a[", Err(Error::PathInvalid)),
             ("a[]", Err(Error::PathInvalid)),
             ("a[-2]", Err(Error::PathInvalid)),
-            ("a[01]", Err(Error::PathInvalid)),
+            ("a[-01]", Err(Error::PathInvalid)),
+            ("a[4294967296]", Err(Error::PathInvalid)),
             ("`a", Err(Error::PathInvalid)),
-            ("``", Err(Error::PathInvalid)),
+            ("a`b", Err(Error::PathInvalid)),
+            ("```", Err(Error::PathInvalid)),
+            ("e\"q", Err(Error::PathInvalid)),
+            ("`e\"q`", Err(Error::PathInvalid)),
+            ("e\\\\\"q", Err(Error::PathInvalid)),
+            ("a\n", Err(Error::PathInvalid)),
+            ("`\u{1f}`", Err(Error::PathInvalid)),
+            ("a\u{7f}", Err(Error::PathMissing)),
+            ("a.", Ok(r#"{"b" : [ 1 , "t]w,o" , { "x.y" : [true, null] , "`" : -1.5e3 } ] }"#)),
+            ("a.b.[1]", Ok(r#""t]w,o""#)),
+            ("a.b[01].", Ok(r#""t]w,o""#)),
+            ("a.b.[-1].`x.y`.[-1]", Ok("null")),
+            ("a.b[2].x`.`y[0]", Ok("true")),
+            ("a.b[2].`x.y`", Ok("[true, null]")),
+            ("a.b[2].`x`.`y`", Err(Error::PathMissing)),
+            ("a.b[2].``", Ok("-1.5e3")),
+            ("`e\\\"q`", Ok("{}")),
             ("a]b", Err(Error::PathInvalid)),
             ("a[0]b", Err(Error::PathInvalid)),
         ] {

@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
-use wire::subdocument::{self, Change, Error, Locator, Path, Search};
+use wire::subdocument::{self, Change, Component, Error, Locator, Path, Search};
 
 /// Names are few, so that paths often meet something.
 fn name() -> impl Strategy<Value = String> {
@@ -34,7 +34,7 @@ fn document() -> impl Strategy<Value = Value> {
     })
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
     Key(String),
     Index(u32),
@@ -212,6 +212,65 @@ fn model(root: &mut Value, change: Change, steps: &[Step], value: &Value, create
     Ok(())
 }
 
+/// The path's grammar once more: first the backticks are resolved, then what is left is taken apart.
+fn parsed(path: &str) -> Option<Vec<Step>> {
+    let mut chars = path.chars().peekable();
+    let (mut text, mut is_quoted) = (Vec::new(), false);
+    while let Some(one) = chars.next() {
+        let is_pair = one == '`' && chars.peek() == Some(&'`');
+        if is_quoted && is_pair {
+            chars.next();
+            text.push(('`', true));
+        } else if is_pair && chars.clone().nth(1) != Some('`') {
+            chars.next();
+            text.push(('`', true));
+        } else if one == '`' {
+            is_quoted = !is_quoted;
+            // It is no part of an index, either.
+            text.push(('\0', true));
+        } else {
+            text.push((one, is_quoted));
+        }
+    }
+    let mut steps = Vec::new();
+    let mut rest = &text[..];
+    while !rest.is_empty() {
+        if rest[0] == ('[', false) {
+            let end = rest.iter().position(|(one, _)| *one == ']')?;
+            let inside = rest[1..end].iter().map(|(one, is_quoted)| if *is_quoted { '?' } else { *one });
+            let inside: String = inside.collect();
+            steps.push(match inside.as_str() {
+                "-1" => Step::Last,
+                digits if digits.starts_with(|one: char| one.is_ascii_digit()) => {
+                    Step::Index(digits.parse().ok()?)
+                }
+                _ => return None,
+            });
+            rest = &rest[end + 1..];
+        } else {
+            let is_end = |one: &(char, bool)| matches!(one, ('.' | '[', false));
+            let end = rest.iter().position(is_end).unwrap_or(rest.len());
+            let name = &rest[..end];
+            if name.contains(&(']', false)) {
+                return None;
+            }
+            let name: String = name.iter().map(|(one, _)| *one).filter(|one| *one != '\0').collect();
+            let bare = name.replace("\\\\", "").replace("\\\"", "");
+            if name.is_empty() || bare.contains('"') || name.chars().any(|one| one < ' ') {
+                return None;
+            }
+            steps.push(Step::Key(name));
+            rest = &rest[end..];
+        }
+        match rest {
+            [('.', false), behind @ ..] => rest = behind,
+            [] | [('[', false), ..] => {}
+            _ => return None,
+        }
+    }
+    (!is_quoted).then_some(steps)
+}
+
 /// A million in `make subdocument-model`.
 fn cases() -> u32 {
     std::env::var("SUBDOCUMENT_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(20_000)
@@ -287,9 +346,28 @@ proptest! {
     }
 
     #[test]
+    fn paths_are_parsed_as_by_another_parser(
+        path in prop::collection::vec(prop::sample::select(&b"ab``..[[]]01-\"\\\x01"[..]), 0..16),
+    ) {
+        let text = String::from_utf8(path).unwrap();
+        let found = Path::parse(text.as_bytes()).map(|path| {
+            let steps = path.components().iter().map(|component| match *component {
+                Component::Key { name, quoted: false } => Step::Key(String::from_utf8(name.to_vec()).unwrap()),
+                Component::Key { name, quoted: true } => {
+                    Step::Key(String::from_utf8(subdocument::unquoted(name).collect()).unwrap())
+                }
+                Component::Index(index) => Step::Index(index),
+                Component::Last => Step::Last,
+            });
+            steps.collect::<Vec<_>>()
+        });
+        prop_assert_eq!(found, parsed(&text).ok_or(Error::PathInvalid), "{}", text);
+    }
+
+    #[test]
     fn nothing_breaks_it(
         document in prop::collection::vec(prop::sample::select(&b"{}[]\",:\\ 0a-.e`tn"[..]), 0..40),
-        path in "[ab`.\\[\\]0-9-]{0,12}",
+        path in "[ab`.\\[\\]0-9\"-]{0,12}",
     ) {
         let is_valid = subdocument::check(&document).is_ok();
         prop_assert_eq!(is_valid, serde_json::from_slice::<Value>(&document).is_ok());

@@ -94,6 +94,22 @@ impl Bucket {
         })
     }
 
+    /// Gives each change of the scopes and collections its seqno in a vBucket, which else happens before the next
+    /// document of a named collection: whoever asks for the vBucket's last seqno is about to follow it up to there.
+    pub fn tell_collections(&self, cx: &mut ThreadContext, vb: VbId) {
+        let is_told = self.collections().uid() == 0;
+        if is_told || !self.is_active(vb) || self.closed(vb).is_some() {
+            return;
+        }
+        self.lock(cx, vb).tell_changes();
+        cx.end_batch();
+    }
+
+    /// The same in all vBuckets.
+    pub fn tell_collections_everywhere(&self, cx: &mut ThreadContext) {
+        (0..self.vbuckets()).for_each(|vb| self.tell_collections(cx, VbId(vb)));
+    }
+
     /// The active of vBucket 0 has the manifest of its term.
     pub(super) fn begin_term_of(&self, vb: VbId) {
         if vb != DECIDING {

@@ -41,7 +41,8 @@ const PARTS: usize = 8;
 const EJECTED_MOST: u64 = 32;
 /// After the last stream has ended, what makes it possible to go on is kept for this long: a consumer may come back.
 const LINGER_S: u32 = 300;
-/// An ephemeral bucket that is followed forgets deletions after this time, and looks for them this often.
+/// An ephemeral bucket that is followed forgets deletions after this time if it has no `purge_age_s`, and looks for
+/// them this often.
 const TOMBSTONE_AGE_S: u32 = 24 * 3600;
 const PURGE_INTERVAL_S: u32 = 3600;
 
@@ -306,6 +307,8 @@ impl Bucket {
         }
         // Keeping the order comes first: from then on nothing is forgotten unnoticed.
         locked.follow(number, Arc::clone(news), position.start).map_err(|_| Refused::NoMemory)?;
+        // What expires is told in that second from now on.
+        self.expiry_entered(locked.expiry_due_s().unwrap_or(u32::MAX));
         let refused = position.check(histories, locked.high_seqno(), locked.forgotten()).err();
         if refused.is_some() {
             drop(locked);
@@ -389,7 +392,8 @@ impl Bucket {
             return Some(at_s);
         }
         if at_s > 0 {
-            self.forget_deletions(cx, now_s.saturating_sub(TOMBSTONE_AGE_S));
+            let age_s = Some(self.settings().purge_age_s).filter(|age_s| *age_s > 0);
+            self.forget_deletions(cx, now_s.saturating_sub(age_s.unwrap_or(TOMBSTONE_AGE_S)));
         }
         let next_s = now_s.saturating_add(PURGE_INTERVAL_S);
         following.purge_at_s.store(next_s, Relaxed);

@@ -106,6 +106,8 @@ impl Locked<'_> {
         }
         if let Some(rare) = &self.state.rare {
             walk.audit.index_bytes += rare.wheel.allocated_bytes() + rare.locks.allocated_bytes();
+            let deletions = rare.durable.as_ref().map(|durable| durable.deletions.allocated_bytes());
+            walk.audit.index_bytes += deletions.unwrap_or_default();
         }
         Ok(walk.audit)
     }

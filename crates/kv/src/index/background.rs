@@ -29,6 +29,8 @@ pub(crate) struct Swept {
     pub(crate) next: Option<Hand>,
 }
 
+/// What has expired and cannot go yet is tried again after this time.
+const AGAIN_S: u32 = 8;
 /// What has expired of a copy is looked at again after this time, if its active has not told of it.
 const LATER_S: u32 = 600;
 
@@ -41,6 +43,7 @@ impl Locked<'_> {
         if self.state.expiry_due_s().is_none_or(|due_s| due_s > now_s) {
             return (0, 0, false);
         }
+        self.drop_old_ends();
         let Some(rare) = &mut self.state.rare else { return (0, 0, false) };
         rare.wheel.take_due(now_s, SLICE_ITEMS, &self.memory.resources.tenant, self.memory.cache, taken);
         let (mut freed, mut unfetched) = (0, 0);
@@ -72,7 +75,7 @@ impl Locked<'_> {
                 }
                 // If it could not be freed (a prepare waits for the key), it is tried again.
                 let expiry = match dead {
-                    Some(_) if decides => now_s,
+                    Some(_) if decides => now_s.saturating_add(AGAIN_S),
                     Some(_) => now_s.saturating_add(LATER_S),
                     None => expiry,
                 };
@@ -89,6 +92,7 @@ impl Locked<'_> {
     ///
     /// Groups split and merge meanwhile, so a walk may miss some: walk again until one finds none.
     pub(crate) fn reclaim_flushed(&mut self, hand: Hand) -> (usize, Option<Hand>) {
+        self.forget_deletions(false);
         let mut dead = arrayvec::ArrayVec::<Location, GROUP_ITEMS>::new();
         let this = &*self;
         let next = this.root.walk(hand, |found, _| {
@@ -401,6 +405,7 @@ impl Locked<'_> {
         }
         self.root.clear(&mut self.state.table, &mut self.memory);
         self.state.table.items = 0;
+        self.forget_deletions(true);
         if let Some(mut rare) = self.state.rare.take() {
             rare.wheel.clear(&self.memory.resources.tenant, self.memory.cache);
             rare.locks.clear(&self.memory.resources.tenant, self.memory.cache);

@@ -218,6 +218,7 @@ impl Locked<'_> {
             }
         }
         (self.state.high_seqno, self.state.flushed_seqno) = (0, 0);
+        self.forget_deletions(true);
         self.set_events(Default::default());
         let persistent = self.is_persistent();
         let durable = self.durable();
@@ -244,7 +245,7 @@ impl Locked<'_> {
     }
 
     /// Frees the aborts, which are in the order alone.
-    fn free_aborts(&mut self) {
+    pub(super) fn free_aborts(&mut self) {
         let mut aborts = Vec::new();
         let heap = &self.memory.resources.heap;
         if let Some(order) = &self.state.order {

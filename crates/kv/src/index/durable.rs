@@ -9,22 +9,23 @@
 //!   flushed   persisted = S, slots up to S trimmed, tombstones and aborts up to S freed
 //! ```
 //! A tombstone stays in the table until it is flushed: so it has its place in the order, and an older version on disk
-//! cannot be mistaken for the current one. An ejected item keeps header and key; its record on disk is found by the
-//! seqno. A shadow is a deleted document that keeps extended attributes: system attributes of one that was deleted, or
-//! what a transaction stages for one that does not exist yet. Flusher and journal treat it as a document; it expires
-//! after [`SHADOW_AGE_S`].
+//! cannot be mistaken for the current one. What is noted of it then is in [`super::deletions`]. An ejected item keeps
+//! header and key; its record on disk is found by the seqno. A shadow is a deleted document that keeps extended
+//! attributes: system attributes of one that was deleted, or what a transaction stages for one that does not exist yet.
+//! Flusher and journal treat it as a document; it expires after [`SHADOW_AGE_S`].
 
 use arrayvec::ArrayVec;
 use memory::{Gauge, ItemHeap, LargeBlock, Location, Pin, prefetch};
 use wire::binary::datatype::XATTR;
 use wire::xattrs;
 
+use super::deletions::Deletions;
 use super::dirty::DirtySet;
 use super::document::PinnedValue;
 use super::item::{Header, ItemPtr, Kind, STORED_KEY_MAX, collection_of, inflated_len, mark};
 use super::order::SeqnoOrder;
 use super::replay::Replay;
-use super::vbucket::{Dead, Locked, Present};
+use super::vbucket::{Dead, Locked, Present, Rare};
 use crate::sync_writes::Setting;
 use crate::terms::Terms;
 use crate::{Key, KvError};
@@ -52,6 +53,8 @@ pub(crate) struct Durable {
     pub(crate) max_deleted_rev: u64,
     /// Tombstones in the table.
     pub(super) tombstones: u32,
+    /// Those that are flushed.
+    pub(super) deletions: Deletions,
     /// Aborts in the order.
     pub(super) aborts: u32,
     /// Counts changes of the vBucket's state, which is to be written if the count on disk differs.
@@ -279,7 +282,10 @@ impl Locked<'_> {
     /// Returns true if the table may have items of deleted keys.
     #[inline]
     pub(super) fn keeps_deleted(&self) -> bool {
-        self.leaves_ends() || self.state.rare.as_ref().is_some_and(|rare| rare.shadows > 0)
+        let has_any = |rare: &Rare| {
+            rare.shadows > 0 || rare.durable.as_ref().is_some_and(|durable| durable.tombstones > 0)
+        };
+        self.leaves_ends() || self.state.rare.as_deref().is_some_and(has_any)
     }
 
     /// Replaces an item by a tombstone, which says why: [`mark::DELETED`] or [`mark::EXPIRED`]. Returns its seqno.
@@ -303,7 +309,7 @@ impl Locked<'_> {
         .with_words();
         let location = self.copy_without_value(present.item, &header)?;
         self.supersede(present, &old, location, &header);
-        self.note_end(seqno);
+        self.note_end(seqno, location);
         Ok(seqno)
     }
 
@@ -364,7 +370,7 @@ impl Locked<'_> {
 
     /// Returns true if an expired item leaves something when it goes.
     pub(super) fn leaves_trace(&self, present: Present) -> bool {
-        self.leaves_ends() || !self.system_xattrs(present).is_empty()
+        self.leaves_tombstones() || !self.system_xattrs(present).is_empty()
     }
 
     /// Returns the attributes of a document that outlive it. A value that is on disk only has none.
@@ -670,6 +676,7 @@ impl Locked<'_> {
                 match header.kind {
                     Kind::Tombstone => {
                         let present = self.present_at(location);
+                        self.note_deletion(self.hash_of(location), &header);
                         self.remove(present);
                     }
                     Kind::Abort => self.free_abort(at, location, &header),

@@ -13,12 +13,13 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use journal::log::{Kind as RecordKind, Record, SHOWN_MOST};
+use memory::Location;
 
 use super::durable::{Dirty, OnDisk, Taken, Walked};
 use super::hashing::hash_stored;
 use super::item::{Kind, collection_of};
 use super::order::SeqnoOrder;
-use super::table::Hand;
+use super::table::{Hand, HashPart};
 use super::vbucket::{Locked, Present, SLICE_ITEMS, VBucket};
 use crate::news::News;
 use crate::{Cookie, KvError};
@@ -55,16 +56,42 @@ pub(super) struct Followers {
     purged_seqno: u64,
     /// In an ephemeral bucket: the vBucket's last seqno when it began to keep deletions.
     kept_from: u64,
-    /// In an ephemeral bucket: the seqnos of tombstones and aborts, oldest first, and when they were left.
-    ends: VecDeque<(u64, u32)>,
+    /// In an ephemeral bucket: its tombstones and aborts, oldest first.
+    ends: VecDeque<End>,
+    /// They go after this time, even if nobody follows; 0: then they are not left at all.
+    kept_s: u32,
+}
+
+/// A tombstone or an abort: its seqno, when it was left, and a part of its key's hash.
+#[derive(Debug, Clone, Copy)]
+struct End {
+    seqno: u64,
+    left_s: u32,
+    part: HashPart,
+}
+
+/// Tombstones go in groups: one may stay this part of its time longer, at most an hour.
+const KEPT_PARTS: u32 = 64;
+const GRAIN_MOST_S: u32 = 3600;
+
+/// Returns when a tombstone left at a time is to go.
+fn end_due_s(left_s: u32, kept_s: u32) -> u32 {
+    let grain_s = (kept_s / KEPT_PARTS).clamp(1, GRAIN_MOST_S);
+    left_s.saturating_add(kept_s).checked_next_multiple_of(grain_s).unwrap_or(u32::MAX)
 }
 
 impl Followers {
     /// Returns true if tombstones and aborts of an ephemeral bucket are to go. `most`: so many are kept in any case.
     fn has_too_many_ends(&self, most: usize) -> bool {
-        let Some((oldest, _)) = self.ends.front().filter(|_| self.ends.len() > most) else { return false };
-        let is_untold = self.list.iter().any(|one| !one.is_lost && one.cursor < *oldest);
+        let Some(oldest) = self.ends.front().filter(|_| self.ends.len() > most) else { return false };
+        let is_untold = self.list.iter().any(|one| !one.is_lost && one.cursor < oldest.seqno);
         !is_untold || self.ends.len() > most + ENDS_UNTOLD
+    }
+
+    /// Returns when the oldest tombstone is to go.
+    pub(super) fn ends_due_s(&self) -> Option<u32> {
+        let oldest = self.ends.front().filter(|_| self.kept_s > 0)?;
+        Some(end_due_s(oldest.left_s, self.kept_s))
     }
 }
 
@@ -134,6 +161,10 @@ impl VBucket {
         let mut state = self.state.lock();
         if let Some(followers) = state.rare.as_mut().and_then(|rare| rare.followers.as_mut()) {
             followers.list.retain(|one| one.number != number);
+            let is_followed = !followers.list.is_empty();
+            if let Some(rare) = &mut state.rare {
+                rare.wheel.set_exact(is_followed);
+            }
         }
     }
 
@@ -197,6 +228,7 @@ impl Locked<'_> {
             order.set_followed(true);
         }
         let begun_s = self.now.unix_s;
+        self.state.rare.get_or_insert_default().wheel.set_exact(true);
         self.followers_mut().list.push(Follower {
             number,
             news,
@@ -293,13 +325,26 @@ impl Locked<'_> {
     }
 
     /// Notes that a tombstone or an abort was left in an ephemeral bucket. The oldest go when there are too many.
-    pub(super) fn note_end(&mut self, seqno: u64) {
+    pub(super) fn note_end(&mut self, seqno: u64, location: Location) {
         if self.is_persistent() {
             return;
         }
-        let most = ENDS_LEAST.max(self.state.table.items as usize / ENDS_PART);
-        let now_s = self.now.unix_s;
-        self.followers_mut().ends.push_back((seqno, now_s));
+        let part = HashPart::of(self.hash_of(location));
+        let (mut most, left_s) = (ENDS_LEAST, self.now.unix_s);
+        let kept_s = match self.kept_tombstones() {
+            Some((part_of_budget, kept_s)) => {
+                if !self.is_followed() {
+                    most = most.min(part_of_budget.max(1));
+                }
+                self.armed_s = self.armed_s.min(end_due_s(left_s, kept_s));
+                kept_s
+            }
+            None => 0,
+        };
+        let most = most.max(self.state.table.items as usize / ENDS_PART);
+        let followers = self.followers_mut();
+        followers.kept_s = kept_s;
+        followers.ends.push_back(End { seqno, left_s, part });
         while self.followers().is_some_and(|followers| followers.has_too_many_ends(most)) {
             self.drop_end(u32::MAX);
         }
@@ -316,13 +361,17 @@ impl Locked<'_> {
         let Some(followers) = self.state.rare.as_mut().and_then(|rare| rare.followers.as_mut()) else {
             return false;
         };
-        let Some((seqno, left_s)) = followers.ends.front().copied().filter(|end| end.1 < before_s) else {
+        let Some(End { seqno, left_s, part }) =
+            followers.ends.front().copied().filter(|end| end.left_s < before_s)
+        else {
             return false;
         };
         followers.ends.pop_front();
         let (tenant, cache) = (&self.memory.resources.tenant, &mut *self.memory.cache);
-        let order = self.state.order.as_mut();
-        let location = order.and_then(|order| order.live_location(seqno, tenant, cache));
+        let location = match &mut self.state.order {
+            Some(order) => order.live_location(seqno, tenant, cache),
+            None => self.location_of(part, seqno),
+        };
         // SAFETY: a live slot names a live item, and the lock is held.
         let found = location.map(|location| (location, unsafe { self.item(location).header() }));
         match found {
@@ -340,16 +389,41 @@ impl Locked<'_> {
         true
     }
 
+    /// Frees the tombstones that an ephemeral bucket has kept for its time, up to a slice.
+    pub(super) fn drop_old_ends(&mut self) {
+        let Some(followers) = self.followers() else { return };
+        let (kept_s, now_s) = (followers.kept_s, self.now.unix_s);
+        if followers.ends_due_s().is_some_and(|due_s| due_s <= now_s) {
+            self.drop_ends(now_s.saturating_sub(kept_s).saturating_add(1));
+        }
+    }
+
+    /// Finds the item of a seqno in the table, by a part of its key's hash.
+    fn location_of(&self, part: HashPart, seqno: u64) -> Option<Location> {
+        let mut location = None;
+        self.root.matching(part, |found| {
+            // SAFETY: the item is in the table and the lock is held.
+            if unsafe { self.item(found.location).seqno() } == seqno {
+                location = Some(found.location);
+            }
+        });
+        location
+    }
+
     /// Stops keeping what only followers need, unless there are any. Returns true if there is more of it.
     pub(crate) fn stop_following(&mut self) -> bool {
         if self.followers().is_none_or(|followers| !followers.list.is_empty()) {
             return false;
         }
-        if self.drop_ends(u32::MAX) {
-            return true;
-        }
-        if let Some(rare) = &mut self.state.rare {
-            rare.followers = None;
+        if self.kept_tombstones().is_some() {
+            self.free_aborts();
+        } else {
+            if self.drop_ends(u32::MAX) {
+                return true;
+            }
+            if let Some(rare) = &mut self.state.rare {
+                rare.followers = None;
+            }
         }
         let Some(order) = &mut self.state.order else { return false };
         order.set_followed(false);

@@ -18,7 +18,7 @@ impl Locked<'_> {
         self.check_space()?;
         let old = self.find_stored(stored_key, hash);
         let (seqno, is_end) = (header.seqno, header.kind == Kind::Tombstone);
-        if is_end && !self.leaves_ends() {
+        if is_end && !self.leaves_tombstones() {
             self.state.high_seqno = seqno;
             if let Some(old) = old {
                 self.remove(old);
@@ -38,7 +38,7 @@ impl Locked<'_> {
         self.renumber(old_header.map(|old| old.seqno), seqno, location);
         self.follow_cas(header.cas);
         if is_end {
-            self.note_end(seqno);
+            self.note_end(seqno, location);
         }
         Ok(())
     }
@@ -60,13 +60,6 @@ impl Locked<'_> {
         self.root.relocate(&mut old.found, location);
         self.free(old_location, old.item, &old_header);
         self.exchange(collection, &old_header, header);
-    }
-
-    /// Returns revision and CAS of what the key has: a document, a shadow, or a tombstone that is still there.
-    pub(crate) fn version_of(&self, stored_key: &[u8], hash: u64) -> Option<(u64, u64)> {
-        let present = self.find_stored(stored_key, hash)?;
-        let header = self.header(present);
-        (header.seqno > self.state.flushed_seqno).then_some((header.rev, header.cas))
     }
 
     /// Returns the header of a tombstone that is left now, without CAS, seqno and revision.

@@ -248,7 +248,7 @@ impl Locked<'_> {
         self.reserve_seqno(seqno)?;
         let is_deletion = header.kind == Kind::PrepareDelete;
         let ended = Ended { seqno, cas: header.cas, is_dropped: false };
-        if is_deletion && !self.leaves_ends() {
+        if is_deletion && !self.leaves_tombstones() {
             self.state.high_seqno = seqno;
             if let Some(old) = old {
                 self.remove(old);
@@ -291,7 +291,7 @@ impl Locked<'_> {
         self.retire(prepare_seqno);
         self.take_prepared(prepare_seqno);
         if is_deletion {
-            self.note_end(seqno);
+            self.note_end(seqno, prepared.location);
         }
         Ok(ended)
     }
@@ -316,7 +316,7 @@ impl Locked<'_> {
             unsafe { item.set_header(&abort) }
             self.renumber(Some(prepare_seqno), seqno, prepared.location);
             self.note_abort();
-            self.note_end(seqno);
+            self.note_end(seqno, prepared.location);
         } else {
             self.state.high_seqno = seqno;
             self.free_block(prepared.location, &header);

@@ -277,14 +277,19 @@ impl Locked<'_> {
         while let Some(at) = hand {
             let this = &*self;
             hand = this.root.walk(at, |found, _| {
+                let item = this.item(found.location);
                 // SAFETY: the item is in the table and the lock is held.
-                if unsafe { this.item(found.location).kind() } == Kind::Tombstone {
-                    buried.push(found.location);
+                let (kind, seqno) = unsafe { (item.kind(), item.seqno()) };
+                if kind == Kind::Tombstone {
+                    buried.push((seqno, found.location));
                 }
             });
         }
-        for location in buried {
+        // They are noted in the order of their seqnos.
+        buried.sort_unstable_by_key(|(seqno, _)| *seqno);
+        for (_, location) in buried {
             let present = self.present_at(location);
+            self.note_deletion(self.hash_of(location), &self.header(present));
             self.remove(present);
         }
     }

@@ -95,6 +95,9 @@ pub(crate) struct Resources {
     /// The part of the budget that client memory takes away.
     pub(crate) share: Share,
     pub(crate) collections: Collections,
+    pub(crate) vbuckets: u16,
+    /// How long deletions can be looked up, in seconds; 0 in an ephemeral bucket that keeps none.
+    pub(crate) tombstone_age_s: u32,
 }
 
 /// What a vBucket needs to allocate, free and retire. Passed on by every operation: kept small.

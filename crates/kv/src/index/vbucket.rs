@@ -56,14 +56,16 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Returns when an expiry window is due. None while the journal is read: what has expired may have been replaced by
-    /// a record that is yet to be read, and a tombstone would count as later than that. Then the role comes, which says
-    /// whether anything expires here.
+    /// Returns when an expiry window is due, or tombstones are to go. None while the journal is read: what has expired
+    /// may have been replaced by a record that is yet to be read, and a tombstone would count as later than that. Then
+    /// the role comes, which says whether anything expires here.
     pub(super) fn expiry_due_s(&self) -> Option<u32> {
         let rare = self.rare.as_ref()?;
         let is_read =
             rare.durable.as_ref().is_none_or(|durable| durable.replay.is_none() && durable.setting.is_none());
-        rare.wheel.due_s().filter(|_| is_read)
+        let ends_due_s = rare.followers.as_ref().and_then(|followers| followers.ends_due_s());
+        let dues = [rare.wheel.due_s(), ends_due_s];
+        dues.into_iter().flatten().min().filter(|_| is_read)
     }
 }
 
@@ -239,7 +241,7 @@ pub(crate) struct Locked<'v> {
     pub(super) state: LockGuard<'v, State>,
     pub(super) memory: Memory<'v>,
     pub(crate) now: &'v Now,
-    armed_s: u32,
+    pub(super) armed_s: u32,
     /// Set if a value was wanted that is not in memory.
     missed: Cell<bool>,
 }
@@ -683,9 +685,13 @@ impl<'v> Locked<'v> {
 
     /// Deletes a document: gives the deletion its seqno, and leaves a tombstone if somebody has to know of it.
     pub(crate) fn delete(&mut self, present: Present, cas: u64) -> Result<u64, KvError> {
-        if self.leaves_ends() {
+        if self.leaves_tombstones() {
             self.check_space()?;
-            return self.leave_tombstone(present, cas, mark::DELETED);
+            match self.leave_tombstone(present, cas, mark::DELETED) {
+                // Nobody has to be told.
+                Err(KvError::NoMemory) if !self.leaves_ends() => {}
+                left => return left,
+            }
         }
         self.state.high_seqno += 1;
         self.remove(present);

@@ -2,18 +2,22 @@
 //!
 //! ```text
 //!   list    start s | width s | entries: 32 bits of a key's hash each
-//!   width   32 s up to half an hour ahead, 1024 s up to 18 hours, 32768 s beyond
+//!   width   32 s up to half an hour ahead, 1024 s up to 18 hours, 32768 s beyond; 1 s up to a minute ahead, if exact
 //! ```
 //! An item has at least one entry at or before its expiry (its mark `EXPIRY_QUEUED`), found again by its hash: an entry
 //! refers to no memory. When a narrow window has passed, each of its entries is looked up; what has expired is freed,
 //! what was given a later expiry is entered again. A wide window is taken apart into narrower ones when it starts.
 //! So the cost is per expiring item, never per living one, and an expired item is gone at most one narrow window late.
+//! While somebody follows the vBucket, the wheel is *exact*: it takes narrow windows apart, too, and what expires is
+//! gone in that second.
 
 use memory::{Tenant, TenantCache, TenantVec};
 
 use super::table::HashPart;
 
-const WIDTHS_S: [u32; 3] = [32, 1024, 32768];
+const WIDTHS_S: [u32; 4] = [1, 32, 1024, 32768];
+/// Place of the narrow width.
+const NARROW: usize = 1;
 /// A width is used up to this many windows ahead.
 const WINDOWS: u32 = 64;
 
@@ -24,9 +28,12 @@ struct List {
 }
 
 impl List {
-    /// When it must be processed: a narrow one when it has passed, a wide one when it starts.
-    fn due_s(&self) -> u32 {
-        if self.width_s == WIDTHS_S[0] { self.start_s.saturating_add(self.width_s) } else { self.start_s }
+    /// When it must be processed: a narrow one when it has passed, one that is taken apart when it starts.
+    fn due_s(&self, is_exact: bool) -> u32 {
+        match self.width_s == WIDTHS_S[NARROW] && !is_exact {
+            true => self.start_s.saturating_add(self.width_s),
+            false => self.start_s,
+        }
     }
 }
 
@@ -34,9 +41,15 @@ impl List {
 #[derive(Default)]
 pub(crate) struct ExpiryWheel {
     lists: TenantVec<List>,
+    is_exact: bool,
 }
 
 impl ExpiryWheel {
+    /// Sets whether what expires is to be gone in that second.
+    pub(super) fn set_exact(&mut self, is_exact: bool) {
+        self.is_exact = is_exact;
+    }
+
     /// Enters an item. Returns when its list is due; `None` if there is no memory.
     pub(crate) fn enter(
         &mut self,
@@ -47,27 +60,30 @@ impl ExpiryWheel {
         cache: &mut TenantCache,
     ) -> Option<u32> {
         let ahead_s = expiry_s.saturating_sub(now_s);
-        let width_s = WIDTHS_S.into_iter().find(|width_s| ahead_s / width_s < WINDOWS).unwrap_or(WIDTHS_S[2]);
+        let is_exact = self.is_exact;
+        let mut widths_s = WIDTHS_S.into_iter().skip(if is_exact { 0 } else { NARROW });
+        let width_s =
+            widths_s.find(|width_s| ahead_s / width_s < WINDOWS).unwrap_or(WIDTHS_S[WIDTHS_S.len() - 1]);
         let start_s = expiry_s - expiry_s % width_s;
         let lists = self.lists.as_mut_slice();
         if let Some(list) = lists.iter_mut().find(|list| (list.start_s, list.width_s) == (start_s, width_s)) {
             if list.entries.as_slice().len() == list.entries.capacity() {
                 deduplicate(&mut list.entries);
             }
-            return list.entries.push(tenant, cache, part).then(|| list.due_s());
+            return list.entries.push(tenant, cache, part).then(|| list.due_s(is_exact));
         }
         let mut entries = TenantVec::new();
         if !self.lists.reserve(tenant, cache) || !entries.push(tenant, cache, part) {
             return None;
         }
         let list = List { start_s, width_s, entries };
-        let due_s = list.due_s();
+        let due_s = list.due_s(is_exact);
         self.lists.push(tenant, cache, list).then_some(due_s)
     }
 
     /// Returns when the next list is due, in unix seconds.
     pub(crate) fn due_s(&self) -> Option<u32> {
-        self.lists.as_slice().iter().map(List::due_s).min()
+        self.lists.as_slice().iter().map(|list| list.due_s(self.is_exact)).min()
     }
 
     /// Takes up to `limit` entries out of the lists that are due.
@@ -80,7 +96,8 @@ impl ExpiryWheel {
         taken: &mut Vec<HashPart>,
     ) {
         while taken.len() < limit {
-            let Some(at) = self.lists.as_slice().iter().position(|list| list.due_s() <= now_s) else {
+            let is_due = |list: &List| list.due_s(self.is_exact) <= now_s;
+            let Some(at) = self.lists.as_slice().iter().position(is_due) else {
                 return;
             };
             let list = &mut self.lists.as_mut_slice()[at];

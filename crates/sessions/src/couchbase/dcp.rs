@@ -299,6 +299,7 @@ pub(super) fn stream(
     // What is wanted from disk is read in its order there.
     let in_any_order =
         producer.wanted.out_of_order != OutOfOrder::Refused && !wanted.has(stream_request::flags::DISK_ONLY);
+    bucket.tell_collections(cx, vb);
     let position = Position { in_any_order, ..position(&bucket, vb, &wanted) };
     let has_term = wanted.term.is_some();
     match producer.begin(&bucket, place, &position, wanted, cx) {
@@ -487,6 +488,7 @@ pub(super) fn all_seqnos(
     answer: &Answer,
     request: &Request<'_>,
     body: &[u8],
+    cx: &mut NodeContext,
     out: &mut Output,
 ) {
     let Some(bucket) = super::selected(peer, answer, out) else { return };
@@ -505,6 +507,7 @@ pub(super) fn all_seqnos(
         let context = format!("There is no collection {id:#x}");
         return answer.manifest_error(Status::UNKNOWN_COLLECTION, &context, bucket.collections().uid(), out);
     }
+    bucket.tell_collections_everywhere(cx);
     let mut value = Vec::new();
     for vb in (0..bucket.vbuckets()).map(VbId) {
         let is_in = match (bucket.vbucket_state(vb), state) {

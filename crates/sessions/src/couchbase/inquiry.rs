@@ -4,7 +4,7 @@ use kv::bucket::Observed;
 use kv::key::KEY_MAX;
 use kv::users::roles::Rights;
 use kv::{Key, KvError, NodeContext, Unavailable, VbId};
-use wire::binary::{Request, Status};
+use wire::binary::{Request, Status, datatype};
 use wire::couchbase::FrameInfos;
 
 use super::super::waits::Touch;
@@ -17,8 +17,7 @@ use super::json;
 const OBSERVE_FORMAT_NO_FAILOVER: u8 = 0;
 const OBSERVE_FORMAT_FAILOVER: u8 = 1;
 
-/// GET_META: `deleted 4 | flags 4 | expiry 4 | revision 8`, and with version 2 `| datatype 1`. Only deleted documents
-/// with extended attributes are kept; any other is KEY_ENOENT.
+/// GET_META: `deleted 4 | flags 4 | expiry 4 | revision 8`, and with version 2 `| datatype 1`.
 pub(super) fn get_meta(
     operation: &Operation<'_>,
     cx: &mut NodeContext,
@@ -35,12 +34,14 @@ pub(super) fn get_meta(
     };
     let found = bucket.with_entry(cx, key, place, |entry| {
         let Some(document) = entry.document() else {
-            return entry.with_shadow(|shadow| {
+            let shadow = entry.with_shadow(|shadow| (shadow.rev(), shadow.datatype(), shadow.visible_cas()));
+            let deleted = || entry.deletion().map(|it| (it.rev, datatype::RAW, it.cas));
+            return shadow.or_else(deleted).map(|(rev, datatype, cas)| {
                 let mut extras = [0; 21];
                 extras[3] = 1;
-                extras[12..20].copy_from_slice(&shadow.rev().to_be_bytes());
-                extras[20] = shadow.datatype();
-                (extras, shadow.visible_cas())
+                extras[12..20].copy_from_slice(&rev.to_be_bytes());
+                extras[20] = datatype;
+                (extras, cas)
             });
         };
         let mut extras = [0; 21];
@@ -77,6 +78,7 @@ pub(super) fn observe_seqno(
     }
     let vb = request.header.vbucket;
     let Some(bucket) = super::selected(peer, answer, out) else { return };
+    bucket.tell_collections(cx, VbId(vb));
     let Some(info) = bucket.vb_info(VbId(vb)) else {
         return super::handshake::not_my_vbucket(peer, answer, cx, out);
     };

@@ -324,9 +324,10 @@ fn attempt(
         }
         State::Missing => {}
         _ if request.has(document_flags::ADD) => return Err(Failure::Kv(KvError::Exists)),
-        State::Live if request.has(document_flags::REVIVE) => {
+        State::Live if request.has(document_flags::REVIVE) && (cas == 0 || cas == subject.cas) => {
             return Err(Failure::Status(Status::SUBDOC_CAN_ONLY_REVIVE_DELETED_DOCUMENTS));
         }
+        State::Live if request.has(document_flags::REVIVE) => return Err(Failure::Kv(KvError::Exists)),
         State::Deleted if cas != 0 && cas != subject.cas => return Err(Failure::Kv(KvError::Exists)),
         _ => {}
     }
@@ -484,7 +485,7 @@ fn store(
     let cas = operation.request.header.cas;
     let mut is_same = true;
     let change = |entry: &mut kv::Entry<'_>| {
-        is_same = is_same_version(entry, subject, cas, request.has(document_flags::ACCESS_DELETED))?;
+        is_same = is_same_version(entry, subject, cas, subject::sees_deleted(request))?;
         if !is_same {
             return Err(KvError::Exists);
         }
@@ -540,9 +541,10 @@ fn is_same_version(
         return Ok(false);
     }
     let shadow = entry.with_shadow(|shadow| shadow.seqno());
+    let deleted = shadow.or_else(|| Some(entry.deletion()?.seqno));
     Ok(match subject.state {
-        // A request that does not see shadows replaces one.
-        State::Missing => !sees_deleted || shadow.is_none(),
-        _ => shadow == Some(subject.seqno),
+        // A request that does not see what is deleted replaces it.
+        State::Missing => !sees_deleted || deleted.is_none(),
+        _ => deleted == Some(subject.seqno),
     })
 }

@@ -3,7 +3,7 @@
 use std::fmt::Arguments;
 use std::ops::Range;
 
-use kv::{Bucket, VbId};
+use kv::{Bucket, NodeContext, VbId};
 
 type Show = fn(&Bucket, VbId, &mut dyn FnMut(&str, Arguments<'_>));
 
@@ -18,7 +18,12 @@ fn selected(bucket: &Bucket, group: &[u8]) -> Option<Range<u16>> {
 
 /// `stats vbucket`, `stats vbucket-details`, `stats vbucket-seqno`, `stats hash` and `stats failovers`. Returns false
 /// if `arguments` is none of these.
-pub(super) fn gather(bucket: &Bucket, arguments: &[u8], emit: &mut dyn FnMut(&str, Arguments<'_>)) -> bool {
+pub(super) fn gather(
+    bucket: &Bucket,
+    arguments: &[u8],
+    cx: &mut NodeContext,
+    emit: &mut dyn FnMut(&str, Arguments<'_>),
+) -> bool {
     let at = arguments.iter().position(|byte| *byte == b' ').unwrap_or(arguments.len());
     let (group, rest) = arguments.split_at(at);
     let show: Show = match group {
@@ -30,7 +35,13 @@ pub(super) fn gather(bucket: &Bucket, arguments: &[u8], emit: &mut dyn FnMut(&st
         _ => return false,
     };
     let Some(vbuckets) = selected(bucket, rest) else { return false };
-    vbuckets.for_each(|vb| show(bucket, VbId(vb), emit));
+    let has_seqnos = matches!(group, b"vbucket-details" | b"vbucket-seqno");
+    for vb in vbuckets.map(VbId) {
+        if has_seqnos {
+            bucket.tell_collections(cx, vb);
+        }
+        show(bucket, vb, emit);
+    }
     true
 }
 

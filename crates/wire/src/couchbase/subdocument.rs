@@ -29,8 +29,6 @@ pub mod path_flags {
     pub const EXPAND_MACROS: u8 = 0x10;
     /// The attribute's value is binary: it is stored as base64.
     pub const BINARY: u8 = 0x20;
-    /// All of them.
-    pub(super) const KNOWN: u8 = MKDIR_P | XATTR | EXPAND_MACROS | BINARY;
 }
 
 /// Flags of a request.
@@ -118,12 +116,18 @@ impl Operation {
         }
     }
 
-    const fn may_make_parents(self) -> bool {
+    /// Returns the path flags that the operation takes. Some of them exclude each other.
+    const fn path_flags(self) -> u8 {
         use Change::{ArrayAddUnique, ArrayPushFirst, ArrayPushLast, Counter, DictAdd, DictUpsert};
-        matches!(
-            self,
-            Self::Change(DictAdd | DictUpsert | ArrayPushLast | ArrayPushFirst | ArrayAddUnique | Counter)
-        )
+        use path_flags::{BINARY, EXPAND_MACROS, MKDIR_P, XATTR};
+        match self {
+            Self::Change(DictAdd | DictUpsert) => MKDIR_P | XATTR | EXPAND_MACROS | BINARY,
+            Self::Change(ArrayPushLast | ArrayPushFirst | ArrayAddUnique | Counter) => {
+                MKDIR_P | XATTR | BINARY
+            }
+            Self::GetDocument | Self::SetDocument | Self::DeleteDocument => 0,
+            _ => XATTR | BINARY,
+        }
     }
 
     /// Returns true if the path may be that of the document itself.
@@ -218,6 +222,10 @@ pub fn parse<'a>(opcode: Opcode, extras: &[u8], value: &'a [u8]) -> Result<Reque
         Opcode::SUBDOC_MULTI_MUTATION => parse_mutations(extras, value)?,
         _ => parse_single(opcode, extras, value)?,
     };
+    // COMPAT: before anything else about any of the operations.
+    if request.specs.iter().any(|spec| spec.flags & !spec.operation.path_flags() != 0) {
+        return Err(invalid("The operation does not take these path flags"));
+    }
     let of = if is_mutation(opcode) { document_flags::OF_MUTATIONS } else { document_flags::OF_LOOKUPS };
     if request.flags & !of != 0 {
         return Err(invalid("The operation does not take these document flags"));
@@ -250,24 +258,18 @@ fn check_document_flags(request: &Request<'_>) -> Result<(), Refused> {
 }
 
 fn check_spec(spec: &Spec<'_>) -> Result<(), Refused> {
-    use path_flags::{BINARY, EXPAND_MACROS, KNOWN, MKDIR_P};
+    use path_flags::{BINARY, EXPAND_MACROS};
     let operation = spec.operation;
-    if spec.flags & !KNOWN != 0 {
-        return Err(invalid("There are no such path flags"));
-    }
     if spec.has(EXPAND_MACROS | BINARY) && !spec.is_xattr() {
         let why = "Macros and binary values belong to extended attributes";
         return Err(Refused { status: Status::SUBDOC_XATTR_INVALID_FLAG_COMBO, why });
     }
-    if spec.has(EXPAND_MACROS) && (!operation.has_operand() || spec.has(BINARY)) {
+    if spec.has(EXPAND_MACROS) && spec.has(BINARY) {
         let why = "Only values that are not binary have macros";
         return Err(Refused { status: Status::SUBDOC_XATTR_INVALID_FLAG_COMBO, why });
     }
-    if spec.has(MKDIR_P) && !operation.may_make_parents() {
-        return Err(invalid("The operation does not create parents"));
-    }
     if operation.is_whole() {
-        if !spec.path.is_empty() || spec.is_xattr() {
+        if !spec.path.is_empty() {
             return Err(invalid("An operation on the document must not have a path"));
         }
     } else if spec.path.is_empty() && (spec.is_xattr() || !operation.may_be_root()) {
@@ -465,6 +467,18 @@ mod tests {
             (lookup(&[(0xc5, 0, "a"); 17]), Status::SUBDOC_INVALID_COMBO),
             (lookup(&[(0xc5, 0, "a"), (0xc5, 4, "b")]), Status::SUBDOC_INVALID_XATTR_ORDER),
             (lookup(&[(0, 4, "")]), Status::EINVAL),
+            // Macros belong to DICT_ADD and DICT_UPSERT; flags that nothing takes are refused before all else.
+            (mutation(b"", &[(0xca, 0x14, "a", "1")]), Status::EINVAL),
+            (mutation(b"", &[(0xcb, 0x14, "a", "1")]), Status::EINVAL),
+            (mutation(b"", &[(0xc9, 0x14, "a", "")]), Status::EINVAL),
+            (mutation(b"", &[(0xc8, 0x34, "a", "1")]), Status::SUBDOC_XATTR_INVALID_FLAG_COMBO),
+            (mutation(b"", &[(0xc8, 0x10, "a", "1"), (0xcb, 0x10, "a", "1")]), Status::EINVAL),
+            (
+                mutation(b"", &[(0xc8, 0, "a", "1"), (0xc8, 4, "a", "1"), (0xc8, 0x40, "a", "1")]),
+                Status::EINVAL,
+            ),
+            (lookup(&[(0xc5, 0, "a"), (0xc5, 4, "b"), (0xc6, 0x10, "a")]), Status::EINVAL),
+            (lookup(&[(0xc5, 1, "a")]), Status::EINVAL),
             (lookup(&[(0xd2, 4, "")]), Status::EINVAL),
             (mutation(b"", &[(0xc5, 0, "a", "")]), Status::SUBDOC_INVALID_COMBO),
             (mutation(b"\x03", &[(0xc8, 0, "a", "1")]), Status::EINVAL),

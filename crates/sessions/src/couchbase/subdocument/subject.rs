@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::ops::Deref;
 
 use kv::users::roles::Rights;
-use kv::{Bucket, Document, KvError, NodeContext, PinnedValue};
+use kv::{Bucket, Deletion, Document, KvError, NodeContext, PinnedValue};
 use wire::binary::{Status, datatype};
 use wire::couchbase::subdocument::{Request, document_flags};
 use wire::{snappy, subdocument};
@@ -16,12 +16,19 @@ use super::status_of;
 use crate::LARGE_VALUE;
 use crate::aside::IN_PLACE_BYTES;
 
+/// Returns true if a request sees what is deleted. One that creates a deleted document does not replace another
+/// unnoticed.
+pub(super) fn sees_deleted(request: &Request<'_>) -> bool {
+    let creates = request.has(document_flags::ADD) && request.has(document_flags::CREATE_AS_DELETED);
+    creates || request.has(document_flags::ACCESS_DELETED)
+}
+
 /// Whether the document is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Missing,
     Live,
-    /// Deleted, with extended attributes.
+    /// Deleted, and its deletion can be looked up; it may have extended attributes.
     Deleted,
 }
 
@@ -71,15 +78,15 @@ impl Subject {
         cx: &mut NodeContext,
     ) -> Result<Self, KvError> {
         let Operation { bucket, key, place, .. } = *operation;
-        let sees_deleted = request.has(document_flags::ACCESS_DELETED);
+        let sees_deleted = sees_deleted(request);
         let vb_uuid = bucket.vb_uuid(place.vb);
         let (mut subject, inflated_len) = bucket.with_entry(cx, key, place, |entry| {
             entry.glance();
             let read = match entry.document() {
                 Some(document) => Some(Self::of(State::Live, &document, vb_uuid)),
-                None if sees_deleted => {
-                    entry.with_shadow(|shadow| Self::of(State::Deleted, &shadow, vb_uuid))
-                }
+                None if sees_deleted => entry
+                    .with_shadow(|shadow| Self::of(State::Deleted, &shadow, vb_uuid))
+                    .or_else(|| Some((Self::deleted(&entry.deletion()?, vb_uuid), None))),
                 None => None,
             };
             entry.record_access();
@@ -94,6 +101,12 @@ impl Subject {
             subject.inflate(inflated_len, bucket, cx)?;
         }
         Ok(subject)
+    }
+
+    /// A deletion that has left no attributes.
+    fn deleted(deletion: &Deletion, vb_uuid: u64) -> Self {
+        let Deletion { cas, seqno, rev } = *deletion;
+        Self { state: State::Deleted, cas, visible_cas: cas, seqno, rev, ..Self::missing(vb_uuid) }
     }
 
     fn missing(vb_uuid: u64) -> Self {

@@ -344,6 +344,9 @@ impl Page {
 /// Characters of which a password must have one, if special characters are enforced.
 const SPECIAL: &str = "@%+/'\\\"!#$^?:,(){}[]~`-_";
 
+/// Characters of which the policy may want one: the field, which they are, and their name.
+type Class = (&'static str, fn(char) -> bool, &'static str);
+
 /// Refuses a password that the policy does not allow.
 pub fn check_password(console: &Console, password: &str) -> Result<(), Refusal> {
     let policy = PASSWORD_POLICY.shown(&console.node.profile());
@@ -351,7 +354,7 @@ pub fn check_password(console: &Console, password: &str) -> Result<(), Refusal> 
     if (password.chars().count() as u64) < least {
         return Err(invalid("password", format!("The password must be at least {least} characters long.")));
     }
-    let classes: [(&str, fn(char) -> bool, &str); 4] = [
+    let classes: [Class; 4] = [
         ("enforceUppercase", |c| c.is_uppercase(), "one uppercase letter"),
         ("enforceLowercase", |c| c.is_lowercase(), "one lowercase letter"),
         ("enforceDigits", |c| c.is_ascii_digit(), "one digit"),

@@ -26,7 +26,7 @@
 //!   GET  /pools/default/buckets/B/prefixes   memory by prefixes of keys; always needs a login
 //!   GET  /pools/default/buckets/B/scopes/S/collections/C/docs   keys; always needs a login
 //!   GET, PUT, DELETE /pools/default/buckets/B/scopes/S/collections/C/docs/KEY   a document; always need a login
-//!   GET  /nodes/self  /pools/default/{serverGroups,remoteClusters,certificates,terseClusterInfo}   the one node there is
+//!   GET  /nodes/self  /pools/default/{serverGroups,remoteClusters,certificates,terseClusterInfo}   the one node
 //!   GET  /pools/default/buckets/B/nodes  .../nodes/N  .../nodes/N/stats   the same of a bucket
 //!   GET  /prometheus_sd_config        where /metrics is
 //!   GET, POST /settings/{autoFailover,stats,passwordPolicy,audit}   GET /settings/autoCompaction

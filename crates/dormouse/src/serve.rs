@@ -195,8 +195,8 @@ fn needed_memory(config: &Config) -> u64 {
     buckets.chain(databases.map(|database| database.memory_bytes)).fold(0, u64::saturating_add)
 }
 
-/// The profile with the identity of the cluster, which is drawn at the first start. If it cannot be written now, it will
-/// be with the next change.
+/// The profile with the identity of the cluster, which is drawn at the first start. If it cannot be written now, it
+/// will be with the next change.
 fn identified(mut profile: Profile, kept: &NodeStore) -> anyhow::Result<Profile> {
     if profile.uuid.is_empty() {
         profile.uuid = format!("{:032x}", u128::from_le_bytes(machine::random()?));

@@ -371,8 +371,8 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             set: |s, word| s.labels.storage_backend = one_of(STORAGE_BACKENDS, word),
         },
         live: Some(LABELS),
-        about: "Stored and returned: there is one storage, the journal. Over HTTP a persistent bucket that names none has \
-        \"couchstore\", and only \"magma\" has settings of history.",
+        about: "Stored and returned: there is one storage, the journal. Over HTTP a persistent bucket that names none \
+        has \"couchstore\", and only \"magma\" has settings of history.",
     },
     BucketSetting {
         key: "conflict_resolution",
@@ -435,8 +435,8 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             set: |s, v| s.labels.cross_cluster_versioning = v,
         },
         live: Some(LABELS),
-        about: "Stored and returned, for tools that copy between clusters and keep a vector of versions in the attribute \
-        _vv of each document. Over HTTP it cannot be taken back.",
+        about: "Stored and returned, for tools that copy between clusters and keep a vector of versions in the \
+        attribute _vv of each document. Over HTTP it cannot be taken back.",
     },
     BucketSetting {
         key: "version_pruning_h",

@@ -20,8 +20,8 @@ pub struct Kept {
     /// The name of the user who was set as the administrator.
     #[serde(default)]
     pub administrator: Option<String>,
-    /// Users whose passwords another system would have, by name. Nobody asks one, so they cannot log in: they are stored
-    /// and shown.
+    /// Users whose passwords another system would have, by name. Nobody asks one, so they cannot log in: they are
+    /// stored and shown.
     #[serde(default)]
     pub external: BTreeMap<String, ExternalUser>,
 }

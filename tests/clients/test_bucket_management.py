@@ -133,10 +133,10 @@ def test_each_bucket_has_collections_of_its_own(cluster):
         ours.create_scope("more")
         ours.create_collection("more", "documents")
         listed = {scope.name: [one.name for one in scope.collections] for scope in ours.get_all_scopes()}
-        assert listed == {"_default": ["_default"], "more": ["documents"]}
-        assert [(scope.name, [one.name for one in scope.collections]) for scope in others.get_all_scopes()] == [("_default", ["_default"])]
+        assert listed == {"_default": ["_default"], "_system": ["_mobile", "_query"], "more": ["documents"]}
+        assert [scope.name for scope in others.get_all_scopes()] == ["_default", "_system"]
     with made(cluster):
-        assert [scope.name for scope in cluster.bucket("made").collections().get_all_scopes()] == ["_default"]
+        assert [scope.name for scope in cluster.bucket("made").collections().get_all_scopes()] == ["_default", "_system"]
 
 
 def test_max_expiry_of_a_bucket(cluster):

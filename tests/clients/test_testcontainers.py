@@ -271,8 +271,8 @@ def statement(text, result=None):
     return post("/query/service", {"statement": text}, login=True, port=QUERY, holds=holds)
 
 
-def is_community(document):
-    return document["isEnterprise"] is False
+def is_enterprise(document):
+    return document["isEnterprise"] is True and document["implementationVersion"].endswith("-enterprise")
 
 
 def is_healthy(document):
@@ -306,7 +306,7 @@ def java(container):
     """CouchbaseContainer.java of 1.19 and later. It maps TLS ports only if the node's document has them."""
     return [
         wait("/pools", login=False),
-        get("/pools", login=True, holds=is_community),
+        get("/pools", login=True, holds=is_enterprise),
         get("/pools/default/nodeServices", login=True, holds=lambda document: "mgmtSSL" not in document["nodesExt"][0]["services"]),
         post("/node/controller/rename", {"hostname": INTERNAL}),
         post("/node/controller/setupServices", {"services": "kv,n1ql,fts,index"}),
@@ -324,7 +324,7 @@ def go(container):
     """couchbase.go; it ignores most answers, which are checked here."""
     return [
         wait("/pools", login=False),
-        get("/pools", holds=is_community),
+        get("/pools", holds=is_enterprise),
         post("/node/controller/rename", {"hostname": INTERNAL}),
         post("/node/controller/setupServices", {"services": "kv,n1ql,fts,index"}),
         post("/pools/default", {"memoryQuota": 256, "ftsMemoryQuota": 256, "indexMemoryQuota": 256}),
@@ -342,7 +342,7 @@ def node(container):
     online = f'SELECT COUNT(*) > 0 as online FROM system:indexes WHERE keyspace_id = "{NODE.bucket}" and is_primary = true and state = "online"'
     return [
         wait("/pools", login=False),
-        get("/pools", login=True, holds=is_community),
+        get("/pools", login=True, holds=is_enterprise),
         post("/node/controller/rename", {"hostname": INTERNAL}),
         post("/node/controller/setupServices", {"services": "kv,n1ql,fts,index"}),
         post("/pools/default", {"memoryQuota": 256}),

@@ -174,7 +174,7 @@ def test_a_user_is_made_listed_changed_and_dropped(manager):
     assert found.user.groups is None and found.external_groups is None
     assert found.user.roles == {Role("data_reader", "default", "*", "*")}
     assert found.password_changed is not None
-    assert {"Administrator", "ann"} <= names(manager.get_all_users())
+    assert "ann" in names(manager.get_all_users()) and "Administrator" not in names(manager.get_all_users())
     user = found.user
     user.display_name, user.roles = "Ann", {WRITER, Role("bucket_admin", "*")}
     manager.upsert_user(user)
@@ -333,8 +333,9 @@ def test_a_group_with_an_unknown_role_is_refused(manager):
         manager.get_group("heroes")
 
 
-def test_a_user_of_the_configuration_is_shown_and_stays(node, cluster, manager):
-    assert effective(manager, "Administrator") == {("admin", None, None, None): {"user"}}
+def test_the_administrator_is_none_of_the_users_and_stays(node, cluster, manager):
+    with pytest.raises(UserNotFoundException):
+        manager.get_user("Administrator")
     with pytest.raises(InvalidArgumentException) as raised:
         manager.upsert_user(User("Administrator", roles={READER}, password=PASSWORD))
     assert "configuration" in raised.value.error_context.response_body
@@ -343,15 +344,20 @@ def test_a_user_of_the_configuration_is_shown_and_stays(node, cluster, manager):
     manager.change_password(PASSWORD)
     denied(connect, node, "Administrator", PASSWORD)
     connect(node).close()
-    assert effective(manager, "Administrator") == {("admin", None, None, None): {"user"}}
 
 
-def test_there_are_no_external_users(manager, eve):
+def test_external_users_are_stored_and_cannot_log_in(node, manager, eve):
     assert manager.get_all_users(domain_name="external") == []
     with pytest.raises(UserNotFoundException):
         manager.get_user(eve, domain_name="external")
-    with pytest.raises(InvalidArgumentException):
-        manager.upsert_user(User("ann", roles={READER}), domain_name="external")
+    manager.upsert_user(User("ext", display_name="Ext", roles={READER}), domain_name="external")
+    found = manager.get_user("ext", domain_name="external")
+    assert (found.domain, found.user.display_name, found.user.roles) == (AuthDomain.External, "Ext", {Role("data_reader", "default", "*", "*")})
+    assert names(manager.get_all_users(domain_name="external")) == {"ext"}
+    denied(connect, node, "ext", PASSWORD)
+    manager.drop_user("ext", domain_name="external")
+    with pytest.raises(UserNotFoundException):
+        manager.get_user("ext", domain_name="external")
 
 
 # What users may do.
@@ -612,5 +618,5 @@ def test_a_dropped_user_is_not_there_after_a_restart(tmp_path):
     with start(tmp_path) as node:
         denied(connect, node, "eve", PASSWORD)
         cluster = connect(node)
-        assert names(cluster.users().get_all_users()) == {"Administrator"}
+        assert names(cluster.users().get_all_users()) == set()
         cluster.close()

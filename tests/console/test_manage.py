@@ -168,7 +168,7 @@ def test_scopes_and_collections_are_made_changed_and_dropped(root, view):
     page.page.get_by_role("button", name="drop the scope eu").click()
     confirm(page, "drop", "eu")
     page.page.get_by_role("button", name="drop the scope eu").wait_for(state="detached")
-    assert scopes() == {"_default": {"_default": 0}}
+    assert scopes() == {"_default": {"_default": 0}, "_system": {"_mobile": 0, "_query": 0}}
 
 
 @pytest.mark.parametrize("key, shown", HOSTILE.items(), ids=range(len(HOSTILE)))

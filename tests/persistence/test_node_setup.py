@@ -105,7 +105,9 @@ def newest(node, login="Administrator:password"):
 def told(node):
     """All that an operator may have said."""
     pool = document(node, "/pools/default")
-    pool["nodes"][0].pop("uptime"), pool["nodes"][0].pop("interestingStats"), pool.pop("storageTotals")
+    for name in ("uptime", "interestingStats", "systemStats", "memoryFree"):
+        pool["nodes"][0].pop(name)
+    pool.pop("storageTotals")
     return pool, document(node, "/settings/web"), document(node, "/settings/indexes"), maps(node)
 
 
@@ -231,17 +233,13 @@ LONG = "x" * 257
 MISTAKES = (
     ("POST", RENAME, {}, "hostname"),
     *(("POST", RENAME, {"hostname": name}, "hostname") for name in ("", "a b", "http://x", "x:8091", "[::1]", "a..b", "a/b", "$HOST", "é", "a\n", "a." * 127 + "b")),
-    ("POST", RENAME, {"hostname": "good", "port": 8091}, "port"),
     ("POST", SERVICES, {}, "services"),
     *(("POST", SERVICES, {"services": names}, "services") for names in ("", "n1ql", "kv,n1ql", "kv,", "KV", "index,fts")),
-    ("POST", SERVICES, {"services": "kv", "colour": "red"}, "colour"),
     *(("POST", "/pools/default", {"memoryQuota": value}, "memoryQuota") for value in ("", "0", "-1", "1.5", "many", "7", str(1 << 44), str(1 << 64))),
     *(("POST", "/pools/default", {"ftsMemoryQuota": value}, "ftsMemoryQuota") for value in ("", "0", "-1", "many")),
     ("POST", "/pools/default", {"clusterName": LONG}, "clusterName"),
     ("POST", "/pools/default", {"clusterName": "a\tb"}, "clusterName"),
-    ("POST", "/pools/default", {"clusterName": "good", "hostname": "good"}, "hostname"),
     *(("POST", "/settings/indexes", {"storageMode": mode}, "storageMode") for mode in ("", "disk", "Plasma")),
-    ("POST", "/settings/indexes", {"storageMode": "plasma", "indexerThreads": 4}, "indexerThreads"),
     *(
         ("POST", path, form, field)
         for path in ("/settings/web", "/clusterInit")
@@ -256,7 +254,6 @@ MISTAKES = (
             ({"username": "ada", "password": "secret\n1"}, "password"),
             ({"username": "ada", "password": "secret-1", "port": 1}, "port"),
             ({"username": "ada", "password": "secret-1", "port": ""}, "port"),
-            ({"username": "ada", "password": "secret-1", "colour": "red"}, "colour"),
         )
     ),
     *(
@@ -271,7 +268,6 @@ MISTAKES = (
             ({"indexerStorageMode": "disk"}, "indexerStorageMode"),
             ({"indexMemoryQuota": "0"}, "indexMemoryQuota"),
             ({"sendStats": "maybe"}, "sendStats"),
-            ({"storageMode": "plasma"}, "storageMode"),
         )
     ),
     ("PUT", EXTERNAL, {}, "hostname"),
@@ -398,7 +394,8 @@ def test_an_administrator_is_replaced(node):
     accepted(node, "POST", "/settings/web", {"username": "bea", "password": "secret-3"}, "ada:secret-2")
     assert ask(node, "GET", "/whoami", login="ada:secret-2")[0] == 401
     assert ask(node, "GET", "/whoami", login="bea:secret-3")[0] == 200
-    assert [user["id"] for user in json.loads(ask(node, "GET", "/settings/rbac/users", login="bea:secret-3")[1])] == ["bea"]
+    listed = {path: [user["id"] for user in json.loads(ask(node, "GET", f"/settings/rbac/users{path}", login="bea:secret-3")[1])] for path in ("", "/local", "/admin")}
+    assert listed == {"": [], "/local": [], "/admin": ["bea"]}
 
 
 def test_everything_at_once(tmp_path):
@@ -454,7 +451,7 @@ def without_ports(node):
     pool, _, indexes, all_maps = told(node)
     own = pool["nodes"][0]
     names = [own.pop(name).rpartition(":")[0] for name in ("hostname", "configuredHostname")]
-    own.pop("ports"), pool.pop("bucketNames")
+    own.pop("ports"), own.pop("nodeUUID"), pool.pop("bucketNames")
     members = [(one["nodesExt"][0].get("hostname"), one["nodesExt"][0].get("alternateAddresses")) for one in all_maps]
     return pool, names, indexes, members
 
@@ -515,6 +512,7 @@ def test_a_damaged_file_is_not_taken_for_none(tmp_path):
 def test_what_cannot_be_written_is_not_changed(node, path, form, file):
     before = told(node)
     # A file cannot take the place of a directory.
+    (node.data / "node" / file).unlink(missing_ok=True)
     (node.data / "node" / file).mkdir()
     status, body = ask(node, "POST", path, form)
     assert status == 500 and "could not be written" in body

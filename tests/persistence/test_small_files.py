@@ -18,7 +18,7 @@ NAME = "made"
 BUCKETS = "/pools/default/buckets"
 SCOPE = f"{BUCKETS}/{NAME}/scopes/_default/collections"
 DIRECTORY = f"node/buckets/{NAME}"
-FIRST_ID, VB = 8, 3
+FIRST_ID, VB = 10, 3
 SEED = 20261130
 
 

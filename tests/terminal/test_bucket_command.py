@@ -17,7 +17,7 @@ from tests.terminal.screen import Screen
 def test_a_bucket_from_its_creation_to_its_end(boss):
     options = ("--type", "ephemeral", "--memory", "64MiB", "--flush-enabled", "true", "--max-ttl", "60", "--durability", "majority", "--vbuckets", "64")
     assert boss.does("bucket", "create", "cache", *options) == "bucket cache created\n"
-    assert boss.rows("bucket", "list")["cache"][:3] == ["ephemeral", "nruEviction", "0"]
+    assert boss.rows("bucket", "list")["cache"][:3] == ["ephemeral", "noEviction", "0"]
     shown = {name: value for name, value in (line.split(maxsplit=1) for line in boss.does("bucket", "show", "cache").splitlines())}
     expected = {"memory": "64.0 MiB", "type": "ephemeral", "flush-enabled": "true", "max-ttl-s": "60", "durability-min-level": "majority", "vbuckets": "64"}
     assert expected.items() <= shown.items(), shown

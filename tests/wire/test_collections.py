@@ -77,9 +77,9 @@ def bucket(request, node):
     yield request.param
     manager = Manager(node, request.param)
     for scope in manager.manifest()["scopes"]:
-        if scope["name"] != "_default":
+        if scope["name"] not in ("_default", "_system"):
             manager.do("DELETE", f"/{scope['name']}")
-        else:
+        elif scope["name"] == "_default":
             for collection in scope["collections"][1:]:
                 manager.do("DELETE", f"/_default/collections/{collection['name']}")
 
@@ -107,7 +107,8 @@ def test_each_change_has_a_new_uid_and_ids_in_hexadecimal(node, bucket, client, 
     assert manager.do("PATCH", "/s/collections/c", "maxTTL=7&history=false") == before + 4
     assert manager.do("PATCH", "/s/collections/c", "maxTTL=7") == before + 4, "nothing has changed"
     manifest = manager.manifest()
-    default, scope = manifest["scopes"]
+    default, system, scope = manifest["scopes"]
+    assert system == {"name": "_system", "uid": "8", "collections": [{"name": "_mobile", "uid": "8", "maxTTL": 0, "history": False}, {"name": "_query", "uid": "9", "maxTTL": 0, "history": False}]}
     assert default["uid"] == "0" and [one["name"] for one in default["collections"]] == ["_default", "d"] and default["collections"][1]["maxTTL"] == -1
     (collection,) = scope["collections"]
     assert (collection["name"], collection["maxTTL"], collection["history"]) == ("c", 7, False)
@@ -124,7 +125,22 @@ def test_each_change_has_a_new_uid_and_ids_in_hexadecimal(node, bucket, client, 
     status, body = http(node, "PUT", manager.path, json.dumps(wanted), content_type="application/json")
     assert (status, int(json.loads(body)["uid"], 16)) == (200, before + 5)
     names = {scope["name"]: [one["name"] for one in scope["collections"]] for scope in manager.manifest()["scopes"]}
-    assert names == {"_default": ["_default"], "s": [], "t": ["x", "y"]}
+    assert names == {"_default": ["_default"], "_system": ["_mobile", "_query"], "s": [], "t": ["x", "y"]}
+
+
+def test_the_system_scope_is_there_and_stays(client, manager):
+    for collection in (8, 9):
+        assert client.put(collection, b"doc", b"%d" % collection).status == SUCCESS
+        assert client.on(collection, GET, b"doc").value == b"%d" % collection
+    assert client.on(0, GET, b"doc").status == NOT_FOUND
+    assert client.id("_system._mobile")[1] == 8 and client.id("_system._query")[1] == 9
+    for method, path, form in [
+        ("DELETE", "/_system", None), ("DELETE", "/_system/collections/_mobile", None), ("POST", "/_system/collections", "name=c"), ("PATCH", "/_system/collections/_query", "maxTTL=5"),
+    ]:
+        status, body = manager.ask(method, path, form)
+        assert status == 400 and "_system" in body, (method, path, status, body)
+    for collection in (8, 9):
+        assert client.on(collection, DELETE, b"doc").status == SUCCESS
 
 
 def test_refused_changes_name_what_is_wrong(client, manager):
@@ -303,7 +319,7 @@ def test_collections_of_an_ephemeral_bucket_survive_a_restart_and_end_with_it(tm
     with servers.Dormouse(buckets=buckets, home=tmp_path) as node:
         assert Manager(node, "default").manifest() == manifest
         assert http(node, "POST", "/pools/default/buckets", "name=e&bucketType=ephemeral&ramQuota=100")[0] == 202
-        assert [scope["name"] for scope in Manager(node, "e").manifest()["scopes"]] == ["_default"]
+        assert [scope["name"] for scope in Manager(node, "e").manifest()["scopes"]] == ["_default", "_system"]
 
 
 def test_statistics_of_each_collection(node, bucket, client, manager):

@@ -30,7 +30,8 @@ pub async fn list(
     let host = pools::host(&console, &headers);
     let list = move |console: Console| -> Json<Value> {
         let buckets = console.node.buckets().into_iter().filter(|bucket| identity.sees(bucket.name()));
-        Json(buckets.map(|bucket| document::bucket(&console, &bucket, &host)).collect())
+        let node = document::node(&console, &host, false);
+        Json(buckets.map(|bucket| document::bucket(&console, &bucket, &host, node.clone())).collect())
     };
     pools::described(&console, &party, list).await
 }
@@ -45,7 +46,10 @@ pub async fn show(
     let host = pools::host(&console, &headers);
     match console.node.bucket(&name) {
         Some(bucket) => {
-            let show = move |console: Console| Json(document::bucket(&console, &bucket, &host));
+            let show = move |console: Console| {
+                let node = document::node(&console, &host, false);
+                Json(document::bucket(&console, &bucket, &host, node))
+            };
             pools::described(&console, &party, show).await
         }
         None => missing(),
@@ -209,8 +213,9 @@ fn not_allowed(field: &'static str, value: &str, allowed: &str) -> Refusal {
     invalid(field, format!("{value:?} is not allowed. Allowed: {allowed}."))
 }
 
-/// Parses the form. Fields with only one possible meaning on a single node are accepted. A value that requests a
-/// missing feature is refused by name, and so is an unknown field.
+/// Parses the form. A value that requests what is not there is refused by name.
+///
+/// COMPAT: unknown fields are ignored, as Couchbase does: products send what some version of it knows.
 fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
     let mut name = None;
     let (mut kind, mut policy, mut purge_s) = (None, None, None);
@@ -222,34 +227,39 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
             "ramQuota" | "ramQuotaMB" => settings.memory_bytes = quota(value)?,
             "evictionPolicy" => policy = Some(value.as_str()),
             "purgeInterval" => purge_s = Some(purge_interval(value)?),
-            other => match setting_of(other) {
-                Some((field, setting)) => {
+            "authType" => only(value, &["sasl"], "authType", "sasl")?,
+            other => {
+                if let Some((field, setting)) = setting_of(other) {
                     let value = setting_value(field, setting, value)?;
                     let set = setting.set(&mut settings, value);
                     debug_assert!(set.is_ok(), "{field} was checked");
                 }
-                None if one_meaning(field, value)? => {}
-                None => {
-                    let own = ["name", "bucketType", "ramQuota", "evictionPolicy", "purgeInterval"];
-                    return Err(unknown_field(other, own.into_iter().chain(setting_fields(|_| true))));
-                }
-            },
+            }
         }
     }
     let name = name
         .filter(|name| !name.is_empty())
         .ok_or_else(|| invalid("name", "Bucket name needs to be specified."))?;
-    let (kind, is_cache) = kind.unwrap_or((BucketKind::Persistent, false));
-    settings.kind = kind;
-    let purge_s = purge_s.unwrap_or(if is_cache { 0 } else { DEFAULT_PURGE_S });
-    match kind {
+    settings.kind = kind.unwrap_or(BucketKind::Persistent);
+    let purge_s = purge_s.unwrap_or(DEFAULT_PURGE_S);
+    match settings.kind {
         BucketKind::Ephemeral => settings.purge_age_s = purge_s,
         BucketKind::Persistent => settings.persistence.tombstone_age_s = purge_s,
     }
-    if let Some(policy) = policy {
-        set_eviction(&mut settings, policy)?;
+    match policy {
+        Some(policy) => set_eviction(&mut settings, policy)?,
+        None if settings.kind == BucketKind::Ephemeral => settings.eviction = Eviction::FailNewData,
+        None => settings.labels.full_eviction = is_magma(&settings),
     }
+    settings.labels.history_default = is_magma(&settings);
+    if let Some((_, value)) = fields.iter().find(|(field, _)| field == "historyRetentionCollectionDefault") {
+        settings.labels.history_default &= ["1", "true"].contains(&value.as_str());
+    }
+    check_history(fields, &settings)?;
     check_durability(settings.kind, settings.least_durability)?;
+    if settings.labels.conflict_resolution == "custom" {
+        return Err(not_allowed("conflictResolutionType", "custom", "seqno, lww"));
+    }
     if settings.memory_bytes == 0 {
         return Err(invalid("ramQuota", "The RAM quota needs to be specified, in MiB."));
     }
@@ -258,21 +268,21 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
 
 /// Parses the form of a change. A fixed field may be given with the bucket's present value: SDKs send all fields they
 /// know.
+///
+/// COMPAT: its name, its type, and unknown fields are ignored, as Couchbase does.
 fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<BucketChange, Refusal> {
     let settings = bucket.settings();
     let mut change = BucketChange::default();
-    let changeable = || std::iter::once("ramQuota").chain(setting_fields(|setting| setting.live.is_some()));
+    let mut changed = bucket.settings_in_force();
     for (field, value) in fields {
         let is_same = match field.as_str() {
             "ramQuota" | "ramQuotaMB" => {
                 change.memory_bytes = Some(quota(value)?);
                 true
             }
-            "name" => *value == bucket.name(),
-            "bucketType" => bucket_kind(value)? == settings.kind,
             "purgeInterval" => purge_interval(value)? == settings.tombstone_age_s(),
+            "authType" => only(value, &["sasl"], "authType", "sasl").map(|()| true)?,
             "evictionPolicy" => {
-                let mut changed = bucket.settings_in_force();
                 set_eviction(&mut changed, value)?;
                 let full_eviction = BUCKET_SETTINGS.iter().find(|setting| setting.key == "full_eviction");
                 let value = SettingValue::Flag(changed.labels.full_eviction);
@@ -283,22 +293,34 @@ fn change_request(bucket: &Bucket, fields: &[(String, String)]) -> Result<Bucket
                 Some((field, setting)) => {
                     let value = setting_value(field, setting, value)?;
                     if setting.live.is_some() {
-                        let mut changed = bucket.settings_in_force();
-                        debug_assert!(setting.set(&mut changed, value).is_ok(), "{field} was checked");
-                        check_durability(settings.kind, changed.least_durability)?;
+                        let set = setting.set(&mut changed, value);
+                        debug_assert!(set.is_ok(), "{field} was checked");
                         change.settings.push((setting, value));
                     }
                     setting.live.is_some() || value == setting.get(settings)
                 }
-                None if one_meaning(field, value)? => true,
-                None => return Err(unknown_field(other, changeable())),
+                None => true,
             },
         };
-        if !is_same {
-            let allowed = changeable().collect::<Vec<_>>().join(", ");
-            let reason = format!("{field:?} was fixed when the bucket was created. Allowed: {allowed}.");
-            return Err(invalid("_", reason));
+        match field.as_str() {
+            _ if is_same => {}
+            "conflictResolutionType" => {
+                let reason = "Conflict resolution type not allowed in update bucket";
+                return Err(invalid("conflictResolutionType", reason));
+            }
+            _ => {
+                let live = setting_fields(|setting| setting.live.is_some());
+                let allowed = std::iter::once("ramQuota").chain(live).collect::<Vec<_>>().join(", ");
+                let reason = format!("{field:?} was fixed when the bucket was created. Allowed: {allowed}.");
+                return Err(invalid("_", reason));
+            }
         }
+    }
+    check_durability(settings.kind, changed.least_durability)?;
+    check_history(fields, &changed)?;
+    if bucket.labels().cross_cluster_versioning && !changed.labels.cross_cluster_versioning {
+        let reason = "It cannot be taken back: make another bucket and copy the documents.";
+        return Err(invalid("enableCrossClusterVersioning", reason));
     }
     Ok(change)
 }
@@ -320,9 +342,36 @@ fn setting_fields(is_meant: fn(&BucketSetting) -> bool) -> impl Iterator<Item = 
     BUCKET_SETTINGS.iter().filter(move |setting| is_meant(setting)).filter_map(|setting| setting.field)
 }
 
-fn unknown_field<'a>(field: &str, allowed: impl Iterator<Item = &'a str>) -> Refusal {
-    let allowed = allowed.collect::<Vec<_>>().join(", ");
-    invalid("_", format!("Unknown field {field:?}. Allowed: {allowed}."))
+/// Returns true if it is a bucket that may have settings of history.
+pub fn is_magma(settings: &BucketSettings) -> bool {
+    settings.kind == BucketKind::Persistent && settings.labels.storage_backend == "magma"
+}
+
+/// The fields about old versions, which magma alone keeps in Couchbase.
+pub const HISTORY: [&str; 3] =
+    ["historyRetentionCollectionDefault", "historyRetentionBytes", "historyRetentionSeconds"];
+/// The least `historyRetentionBytes`, if there are any.
+const HISTORY_BYTES_MIN: u64 = 2 << 30;
+
+/// Refuses history of other buckets. That there shall be none may be said of each.
+fn check_history(fields: &[(String, String)], settings: &BucketSettings) -> Result<(), Refusal> {
+    if is_magma(settings) {
+        let bytes = settings.labels.history_bytes;
+        return match bytes == 0 || bytes >= HISTORY_BYTES_MIN {
+            true => Ok(()),
+            false => {
+                let allowed = format!("0, or at least {HISTORY_BYTES_MIN} bytes");
+                Err(not_allowed("historyRetentionBytes", &bytes.to_string(), &allowed))
+            }
+        };
+    }
+    let asks = |name: &&str| {
+        fields.iter().any(|(field, value)| field == name && !["0", "false"].contains(&value.as_str()))
+    };
+    match HISTORY.into_iter().find(asks) {
+        Some(field) => Err(invalid(field, "History is for buckets with storageBackend=magma only.")),
+        None => Ok(()),
+    }
 }
 
 /// Converts a field's value to its setting's type.
@@ -352,17 +401,6 @@ fn one_of(text: &str, no: &[&str], yes: &[&str]) -> Option<SettingValue<'static>
     (is_no || is_yes).then_some(SettingValue::Flag(is_yes))
 }
 
-/// Returns true if the field is one that clients send and that has only one possible meaning on a single node; an error
-/// for any other meaning.
-fn one_meaning(field: &str, value: &str) -> Result<bool, Refusal> {
-    match field {
-        "authType" => only(value, &["sasl"], "authType", "sasl")?,
-        "saslPassword" | "proxyPort" | "threadsNumber" | "parallelDBAndViewCompaction" => {}
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
 fn quota(value: &str) -> Result<u64, Refusal> {
     let mebibytes: Option<u64> = value.parse().ok().filter(|quota| *quota > 0);
     mebibytes
@@ -372,10 +410,10 @@ fn quota(value: &str) -> Result<u64, Refusal> {
 
 fn bucket_kind(word: &str) -> Result<BucketKind, Refusal> {
     match word {
-        "ephemeral" | "memcached" => Ok(BucketKind::Ephemeral),
+        "ephemeral" => Ok(BucketKind::Ephemeral),
         // COMPAT: the server's own name for what SDKs call "couchbase" is "membase".
         "couchbase" | "membase" | "persistent" => Ok(BucketKind::Persistent),
-        _ => Err(not_allowed("bucketType", word, "couchbase (persistent), ephemeral, memcached (ephemeral)")),
+        _ => Err(not_allowed("bucketType", word, "couchbase (persistent), ephemeral")),
     }
 }
 
@@ -480,8 +518,6 @@ mod tests {
     fn deletions_are_remembered_for_three_days() {
         for (form, ephemeral_s, persistent_s) in [
             ("bucketType=ephemeral", 259_200, 259_200),
-            ("bucketType=memcached", 0, 259_200),
-            ("bucketType=memcached&purgeInterval=1", 86_400, 259_200),
             ("bucketType=ephemeral&purgeInterval=0.04", 3456, 259_200),
             ("purgeInterval=0&bucketType=ephemeral", 0, 259_200),
             ("bucketType=couchbase", 0, 259_200),
@@ -490,6 +526,46 @@ mod tests {
             let settings = read(&format!("name=a&ramQuota=128&{form}")).expect("valid").settings;
             let ages = (settings.purge_age_s, settings.persistence.tombstone_age_s);
             assert_eq!(ages, (ephemeral_s, persistent_s), "{form}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_ignored() {
+        let form = "name=a&ramQuota=9&colour=red&numReplicas=1&pitrEnabled=false&autoCompactionDefined=false\
+                    &databaseFragmentationThreshold[percentage]=30&threadsNumber=3&saslPassword=&proxyPort=11211";
+        assert_eq!(read(form), read("name=a&ramQuota=9"));
+    }
+
+    #[test]
+    fn what_is_not_said_is_as_in_couchbase() {
+        let settings = |form: &str| read(&format!("name=a&ramQuota=9&{form}")).expect("valid").settings;
+        let (couchstore, magma) = (settings(""), settings("storageBackend=magma"));
+        assert_eq!(settings("bucketType=ephemeral").eviction, Eviction::FailNewData);
+        assert_eq!((couchstore.labels.replicas, couchstore.labels.replica_index), (1, false));
+        assert!(!couchstore.labels.full_eviction && magma.labels.full_eviction);
+        assert!(!couchstore.labels.history_default && magma.labels.history_default);
+        let without =
+            settings("storageBackend=magma&historyRetentionCollectionDefault=false&evictionPolicy=valueOnly");
+        assert!(!without.labels.full_eviction && !without.labels.history_default);
+        // What asks for nothing is no request.
+        settings("bucketType=ephemeral&historyRetentionBytes=0&historyRetentionCollectionDefault=false");
+        for field in HISTORY {
+            for kind in [
+                "bucketType=ephemeral&storageBackend=magma",
+                "storageBackend=couchstore",
+                "bucketType=couchbase",
+            ] {
+                let value = if field == HISTORY[0] { "true" } else { "2147483648" };
+                let refused = read(&format!("name=a&ramQuota=9&{kind}&{field}={value}"));
+                assert!(
+                    matches!(refused, Err(Refusal::Invalid { field: of, .. }) if of == field),
+                    "{kind} {field}"
+                );
+            }
+            settings(&format!(
+                "storageBackend=magma&{field}={}",
+                if field == HISTORY[0] { "true" } else { "2147483648" }
+            ));
         }
     }
 
@@ -519,7 +595,9 @@ mod tests {
             ("name=a&ramQuota=9&replicaNumber=4", "replicaNumber"),
             ("name=a&ramQuota=9&storageBackend=disk", "storageBackend"),
             ("name=a&bucketType=ephemeral&ramQuota=9&compressionMode=zstd", "compressionMode"),
-            ("name=a&bucketType=ephemeral&ramQuota=9&colour=red", "_"),
+            ("name=a&bucketType=memcached&ramQuota=9", "bucketType"),
+            ("name=a&ramQuota=9&conflictResolutionType=custom", "conflictResolutionType"),
+            ("name=a&ramQuota=9&storageBackend=magma&historyRetentionBytes=7", "historyRetentionBytes"),
         ] {
             match read(form) {
                 Err(Refusal::Invalid { field: refused, reason }) => {

@@ -26,6 +26,13 @@
 //!   GET  /pools/default/buckets/B/prefixes   memory by prefixes of keys; always needs a login
 //!   GET  /pools/default/buckets/B/scopes/S/collections/C/docs   keys; always needs a login
 //!   GET, PUT, DELETE /pools/default/buckets/B/scopes/S/collections/C/docs/KEY   a document; always need a login
+//!   GET  /nodes/self  /pools/default/{serverGroups,remoteClusters,certificates,terseClusterInfo}   the one node
+//!   GET  /pools/default/buckets/B/nodes  .../nodes/N  .../nodes/N/stats   the same of a bucket
+//!   GET  /prometheus_sd_config        where /metrics is
+//!   GET, POST /settings/{autoFailover,stats,passwordPolicy,audit}   GET /settings/autoCompaction
+//!   POST /controller/setAutoCompaction   changes always need a login
+//!   POST /pools/default/checkPermissions   /nodeInit   /nodes/self/controller/settings   always need a login
+//!   POST /pools/default/buckets/B/controller/compactBucket  .../compactDatabases   always need a login
 //!   GET  /settings/rbac/users  /settings/rbac/groups  /settings/rbac/roles
 //!   PUT, PATCH, DELETE /settings/rbac/users/local/U  /settings/rbac/groups/G   always need a login
 //!   POST /controller/changePassword   of the user logged in; always needs a login
@@ -56,6 +63,7 @@ mod allocator;
 mod answers;
 mod audit;
 mod buckets;
+mod cluster;
 mod databases;
 mod document;
 mod forward;
@@ -70,6 +78,7 @@ mod memory;
 mod metrics;
 mod node_setup;
 mod page;
+mod permissions;
 mod pools;
 mod replication;
 mod requests;
@@ -78,6 +87,7 @@ mod scopes;
 mod services;
 #[allow(unsafe_code)]
 mod socket;
+mod stored;
 mod stream;
 mod users;
 mod vbuckets;
@@ -377,6 +387,23 @@ fn router(console: Console) -> Router {
         ("/settings/indexes", by(Need::Node(Rights::SEE), get(node_setup::index_settings))),
         ("/settings/web", by(Need::Node(Rights::SEE), get(node_setup::web_settings))),
         ("/pools/default/certificate", by(Need::Login, get(node_setup::certificate))),
+        ("/nodes/self", by(Need::Node(Rights::SEE), get(cluster::node))),
+        ("/pools/default/serverGroups", by(Need::Node(Rights::SEE), get(cluster::groups))),
+        ("/pools/default/remoteClusters", by(Need::Node(Rights::SEE), get(cluster::remote_clusters))),
+        ("/pools/default/certificates", by(Need::Login, get(cluster::certificates))),
+        ("/pools/default/terseClusterInfo", by(Need::Login, get(cluster::terse))),
+        ("/prometheus_sd_config", by(Need::Node(Rights::METRICS), get(cluster::prometheus))),
+        ("/pools/default/buckets/{bucket}/nodes", by(Need::SeeBucket, get(cluster::of_bucket))),
+        ("/pools/default/buckets/{bucket}/nodes/{node}", by(Need::SeeBucket, get(cluster::of_bucket_on))),
+        (
+            "/pools/default/buckets/{bucket}/nodes/{node}/stats",
+            by(Need::Bucket(Rights::STATISTICS), get(cluster::samples)),
+        ),
+        ("/settings/autoFailover", by(Need::Node(Rights::SEE), stored::AUTO_FAILOVER.reads())),
+        ("/settings/stats", by(Need::Node(Rights::SEE), stored::STATS.reads())),
+        ("/settings/autoCompaction", by(Need::Node(Rights::SEE), stored::AUTO_COMPACTION.reads())),
+        ("/settings/passwordPolicy", by(Need::Node(Rights::SEE_USERS), stored::PASSWORD_POLICY.reads())),
+        ("/settings/audit", by(Need::Node(Rights::SEE_USERS), stored::AUDIT.reads())),
         ("/pools/default/b/{bucket}", by(Need::SeeBucket, get(buckets::terse))),
         ("/pools/default/bs/{bucket}", by(Need::SeeBucket, get(stream::terse))),
     ])
@@ -398,6 +425,25 @@ fn router(console: Console) -> Router {
                 Need::Node(Rights::ALL),
                 put(node_setup::set_external).delete(node_setup::remove_external),
             ),
+        ),
+        ("/nodeInit", change(Need::Node(Rights::ALL), post(node_setup::init_node))),
+        ("/nodes/self/controller/settings", change(Need::Node(Rights::NODE), post(cluster::set_paths))),
+        ("/pools/default/checkPermissions", change(Need::Login, post(permissions::check))),
+        ("/settings/autoFailover", change(Need::Node(Rights::NODE), stored::AUTO_FAILOVER.changes())),
+        ("/settings/stats", change(Need::Node(Rights::NODE), stored::STATS.changes())),
+        (
+            "/controller/setAutoCompaction",
+            change(Need::Node(Rights::NODE), stored::AUTO_COMPACTION.changes()),
+        ),
+        ("/settings/passwordPolicy", change(Need::Node(Rights::SECURITY), stored::PASSWORD_POLICY.changes())),
+        ("/settings/audit", change(Need::Node(Rights::SECURITY), stored::AUDIT.changes())),
+        (
+            "/pools/default/buckets/{bucket}/controller/compactBucket",
+            change(Need::Bucket(Rights::BUCKET), post(cluster::compact)),
+        ),
+        (
+            "/pools/default/buckets/{bucket}/controller/compactDatabases",
+            change(Need::Bucket(Rights::BUCKET), post(cluster::compact)),
         ),
         ("/pools/default", change(Need::Node(Rights::NODE), post(node_setup::set_pool))),
         ("/settings/indexes", change(Need::Node(Rights::NODE), post(node_setup::set_index_settings))),
@@ -450,7 +496,7 @@ fn router(console: Console) -> Router {
         ),
         (
             "/settings/rbac/users/{domain}/{user}",
-            change(Need::Node(Rights::USERS), put(users::put).delete(users::delete).patch(users::patch)),
+            change(Need::Users, put(users::put).delete(users::delete).patch(users::patch)),
         ),
         (
             "/settings/rbac/groups/{group}",

@@ -133,6 +133,8 @@ pub enum Need {
     Bucket(Rights),
     /// To manage the collections of the scope of the path.
     Scope,
+    /// To manage users of the domain of the path.
+    Users,
     /// Rights on the documents of the collection that the address names, or of the whole bucket.
     Documents(Rights),
 }
@@ -216,6 +218,13 @@ impl Need {
                 roles.on(&[bucket, scope]).contain(Rights::COLLECTIONS),
                 permission(Rights::COLLECTIONS, &format!("cluster.scope[{bucket}:{scope}]")),
             ),
+            Self::Users => {
+                let rights = match part("domain") {
+                    users::EXTERNAL => Rights::EXTERNAL_USERS,
+                    _ => Rights::USERS,
+                };
+                (roles.on_node().contain(rights), permission(rights, "cluster"))
+            }
             Self::Documents(rights) => {
                 let place = Place::of(uri).map_err(|refusal| Box::new(refused(refusal)))?;
                 let names = place.names();
@@ -238,6 +247,7 @@ pub fn permission(rights: Rights, object: &str) -> String {
         (Rights::NODE, "pools!write"),
         (Rights::SEE_USERS, "admin.users!read"),
         (Rights::USERS, "admin.users!write"),
+        (Rights::EXTERNAL_USERS, "admin.users.external!write"),
         (Rights::SECURITY, "admin.security!write"),
         (Rights::METRICS, "admin.stats_export!read"),
         (Rights::STATISTICS, "stats!read"),
@@ -263,9 +273,11 @@ pub async fn whoami(
     party: Party,
     Extension(identity): Extension<Identity>,
 ) -> Response {
-    let show = move |_| {
+    let show = move |console: Console| {
         let roles: Vec<Value> = identity.roles().iter().map(users::role).collect();
-        Json(json!({ "id": identity.user.as_deref(), "domain": "local", "roles": roles }))
+        let name = identity.user.as_deref();
+        let domain = name.map_or(users::LOCAL, |name| users::domain_of(&console, name));
+        Json(json!({ "id": name, "domain": domain, "roles": roles }))
     };
     pools::described(&console, &party, show).await
 }

@@ -81,6 +81,8 @@ impl Setup {
 }
 
 /// Parses a form with some of the fields, and all that are `required`.
+///
+/// COMPAT: others are ignored: scripts send what some version of Couchbase knows.
 fn setup(
     console: &Console,
     fields: Vec<(String, String)>,
@@ -94,9 +96,7 @@ fn setup(
     let allowed = [required, allowed].concat();
     let mut setup = Setup::default();
     for (field, value) in fields {
-        let Some(field) = allowed.iter().find(|known| **known == field) else {
-            return Err(invalid("_", format!("Unknown field {field:?}. Allowed: {}.", allowed.join(", "))));
-        };
+        let Some(field) = allowed.iter().find(|known| **known == field) else { continue };
         let not_allowed = |allowed: &str| Refusal::Invalid {
             field: "_",
             reason: format!("{field} = {value:?} is not allowed. Allowed: {allowed}."),
@@ -120,7 +120,7 @@ fn setup(
                 check_name("username", &value)?;
                 setup.user = Some(value);
             }
-            "password" => setup.password = Some(checked_password(value)?),
+            "password" => setup.password = Some(checked_password(console, value)?),
             // Neither changes anything: ports are set when the node is started, and nothing is ever sent home.
             "port" if !is_own_port(console, &value) => {
                 return Err(not_allowed("SAME, or the port of this request"));
@@ -249,10 +249,18 @@ pub async fn set_services(
     Extension(identity): Extension<Identity>,
     Form(fields): Fields,
 ) -> Response {
-    // COMPAT: scripts send these too; they mean nothing on a node that is there.
-    let others = ["setDefaultMemQuotas", "setDefaultMemQuota", "hostname", "user", "password"];
-    let fields = fields.into_iter().filter(|(field, _)| !others.contains(&field.as_str())).collect();
     let setup = setup(&console, fields, &["services"], &[]);
+    answer(apply(console, &party, identity, setup).await)
+}
+
+/// `POST /nodeInit`: the name that the node has in maps. Where data lies is in its configuration.
+pub async fn init_node(
+    State(console): State<Console>,
+    party: Party,
+    Extension(identity): Extension<Identity>,
+    Form(fields): Fields,
+) -> Response {
+    let setup = setup(&console, fields, &[], &["hostname"]);
     answer(apply(console, &party, identity, setup).await)
 }
 

@@ -3,7 +3,7 @@
 use crate::buckets::refused;
 use crate::login::Identity;
 use crate::work::Party;
-use crate::{Console, document};
+use crate::{Console, document, node_setup};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -15,17 +15,29 @@ use serde_json::{Value, json};
 pub async fn pools(State(console): State<Console>, Extension(identity): Extension<Identity>) -> Json<Value> {
     let rights = identity.roles().on_node();
     let is_admin = rights.contain(Rights::NODE);
-    let pool = json!({ "name": "default", "uri": "/pools/default" });
-    let pools = if console.control.is_provisioned() { json!([pool]) } else { json!([]) };
+    let profile = console.node.profile();
+    let pool = json!({
+        "name": "default",
+        "uri": format!("/pools/default?uuid={}", profile.uuid),
+    });
+    // COMPAT: before a cluster is set up it has no identity, which is an empty list then.
+    let (pools, uuid) = match console.control.is_provisioned() {
+        true => (json!([pool]), json!(profile.uuid)),
+        false => (json!([]), json!([])),
+    };
     Json(json!({
         "isAdminCreds": is_admin,
         "isROAdminCreds": !is_admin && rights.contain(Rights::SEE),
-        "isEnterprise": false,
+        "isEnterprise": true,
         "isDeveloperPreview": false,
+        "configProfile": "default",
+        "allowedServices": node_setup::names_of_services(&console),
         "implementationVersion": document::IMPLEMENTATION_VERSION,
-        "componentsVersion": {},
+        "componentsVersion": { "ns_server": document::IMPLEMENTATION_VERSION, "dormouse": env!("CARGO_PKG_VERSION") },
+        "dormouse": env!("CARGO_PKG_VERSION"),
         "settings": {},
         "pools": pools,
+        "uuid": uuid,
     }))
 }
 
@@ -60,7 +72,9 @@ pub async fn nodes(State(console): State<Console>, party: Party, headers: Header
 
 /// `GET /pools/default/tasks`: nothing is rebalanced, indexed or replicated.
 pub async fn tasks() -> Json<Value> {
-    Json(json!([{ "type": "rebalance", "status": "notRunning" }]))
+    Json(json!([{
+        "type": "rebalance", "status": "notRunning", "statusIsStale": false, "masterRequestTimedOut": false,
+    }]))
 }
 
 /// Anything else. The body says what is missing: SDKs otherwise take a 404 for a missing bucket.

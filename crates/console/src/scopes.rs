@@ -158,6 +158,7 @@ fn failed(error: &ManifestError) -> Response {
         ManifestError::ScopeExists(_)
         | ManifestError::CollectionExists(..)
         | ManifestError::Default
+        | ManifestError::System
         | ManifestError::TooMany(_) => (StatusCode::BAD_REQUEST, "_"),
     };
     (status, Json(json!({ "errors": { field: error.to_string() } }))).into_response()

@@ -1,27 +1,35 @@
-//! Users, groups and roles over HTTP. Users of the configuration are shown, and changed there.
+//! Users, groups and roles over HTTP, in domains:
+//!
+//! ```text
+//!   local      users that are kept with their passwords
+//!   external   users whose passwords another system would have: stored and shown, and nobody logs in as one
+//!   admin      the administrators: those of the configuration, and the one of POST /settings/web; shown only
+//! ```
+//! COMPAT: as in Couchbase administrators are not among the local users, and unknown fields of forms are ignored.
 //!
 //! COMPAT: SDKs recognise "unknown user" and "not found" by their words.
 
 use crate::buckets::{invalid, refused, unix_s};
 use crate::login::Identity;
 use crate::work::Party;
-use crate::{Console, Refusal};
+use crate::{Console, Refusal, stored};
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use kv::users::kept::{Group, Kept, KeptUser, Keys};
+use kv::users::kept::{ExternalUser, Group, Kept, KeptUser, Keys};
 use kv::users::roles::{ANY, Depth, ROLES, Rights, Role, RoleKind};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// The only domain of users.
-const LOCAL: &str = "local";
+/// Domains of users.
+pub const LOCAL: &str = "local";
+pub const EXTERNAL: &str = "external";
+const ADMIN: &str = "admin";
 /// Most users and groups that are kept.
 const COUNT_MAX: usize = 10_000;
-/// Characters of a password.
-const PASSWORD_MIN: usize = 6;
+/// Longest password, bytes.
 const PASSWORD_MAX: usize = 1024;
 /// Longest full name or description, bytes.
 const TEXT_MAX: usize = 1024;
@@ -32,13 +40,29 @@ const ROLES_MAX: usize = 1000;
 
 type Fields = Form<Vec<(String, String)>>;
 
-/// `GET /settings/rbac/users`.
+/// `GET /settings/rbac/users`: local and external ones.
 pub async fn list(State(console): State<Console>, party: Party) -> Response {
     shown(console, &party, |console| {
         let kept = console.node.users().kept();
-        Some(console.node.users().names().iter().filter_map(|name| user(&console, &kept, name)).collect())
+        Some([LOCAL, EXTERNAL].iter().flat_map(|domain| users_of(&console, &kept, domain)).collect())
     })
     .await
+}
+
+/// The documents of a domain's users.
+fn users_of(console: &Console, kept: &Kept, domain: &str) -> Vec<Value> {
+    let names: Vec<String> = match domain {
+        EXTERNAL => kept.external.keys().cloned().collect(),
+        _ => console.node.users().names().iter().map(ToString::to_string).collect(),
+    };
+    names.iter().filter_map(|name| user(console, kept, domain, name)).collect()
+}
+
+/// The domain of a user who can log in.
+pub fn domain_of(console: &Console, name: &str) -> &'static str {
+    let users = console.node.users();
+    let is_administrator = users.is_configured(name) || users.kept().administrator.as_deref() == Some(name);
+    if is_administrator { ADMIN } else { LOCAL }
 }
 
 /// What `f` makes on a thread of its own: there may be many users, with many roles.
@@ -60,7 +84,11 @@ pub async fn list_domain(
     party: Party,
     Path(domain): Path<String>,
 ) -> Response {
-    if domain == LOCAL { list(State(console), party).await } else { Json(json!([])).into_response() }
+    let list = move |console: Console| {
+        let kept = console.node.users().kept();
+        Some(Value::Array(users_of(&console, &kept, &domain)))
+    };
+    shown(console, &party, list).await
 }
 
 /// `GET /settings/rbac/users/DOMAIN/USER`.
@@ -71,7 +99,7 @@ pub async fn show(
 ) -> Response {
     let find = move |console: Console| {
         let kept = console.node.users().kept();
-        user(&console, &kept, &name).filter(|_| domain == LOCAL)
+        user(&console, &kept, &domain, &name)
     };
     shown(console, &party, find).await
 }
@@ -135,25 +163,40 @@ fn group_document(name: &str, group: &Group) -> Value {
     })
 }
 
-/// A user with all its roles, each with where it comes from.
-fn user(console: &Console, kept: &Kept, name: &str) -> Option<Value> {
-    let with_origins = |one: &Role, origins: Vec<Value>| {
-        let mut document = role(one);
-        document["origins"] = json!(origins);
-        document
+/// A user of a domain with all its roles, each with where it comes from.
+fn user(console: &Console, kept: &Kept, domain: &str, name: &str) -> Option<Value> {
+    let (empty, everything) = (BTreeSet::new(), [Role::admin()]);
+    let (full_name, roles, groups, changed_s): (&str, &[Role], &BTreeSet<String>, Option<u64>) = match domain
+    {
+        EXTERNAL => kept.external.get(name).map(|user| (&*user.name, &*user.roles, &user.groups, None))?,
+        LOCAL | ADMIN if domain_of(console, name) != domain => return None,
+        ADMIN if console.node.users().is_configured(name) => ("", &everything[..], &empty, None),
+        LOCAL | ADMIN => {
+            let user = kept.users.get(name)?;
+            (&*user.name, &*user.roles, &user.groups, Some(user.password_changed_s))
+        }
+        _ => return None,
     };
-    if console.node.users().is_configured(name) {
-        let roles = vec![with_origins(&Role::admin(), vec![json!({ "type": "user" })])];
-        return Some(json!({
-            "id": name, "domain": LOCAL, "name": "", "roles": roles, "groups": [], "external_groups": [],
-        }));
+    let mut document = json!({
+        "id": name,
+        "domain": domain,
+        "name": full_name,
+        "roles": roles_with_origins(kept, roles, groups),
+        "groups": groups,
+        "external_groups": [],
+    });
+    if let Some(changed_s) = changed_s {
+        document["password_change_date"] = json!(date(changed_s));
     }
-    let user = kept.users.get(name)?;
+    Some(document)
+}
+
+fn roles_with_origins(kept: &Kept, roles: &[Role], groups: &BTreeSet<String>) -> Vec<Value> {
     let mut origins: Vec<(&Role, Vec<Value>)> = Vec::new();
     let mut places: HashMap<&Role, usize> = HashMap::new();
-    let groups = user.groups.iter().filter_map(|name| kept.groups.get_key_value(name));
+    let groups = groups.iter().filter_map(|name| kept.groups.get_key_value(name));
     let of_groups = groups.flat_map(|(name, group)| group.roles.iter().map(move |one| (one, Some(name))));
-    for (one, group) in user.roles.iter().map(|one| (one, None)).chain(of_groups) {
+    for (one, group) in roles.iter().map(|one| (one, None)).chain(of_groups) {
         let origin = match group {
             None => json!({ "type": "user" }),
             Some(name) => json!({ "type": "group", "name": name }),
@@ -166,20 +209,16 @@ fn user(console: &Console, kept: &Kept, name: &str) -> Option<Value> {
             }
         }
     }
-    let roles: Vec<_> = origins.into_iter().map(|(one, origins)| with_origins(one, origins)).collect();
-    Some(json!({
-        "id": name,
-        "domain": LOCAL,
-        "name": user.name,
-        "roles": roles,
-        "groups": user.groups,
-        "external_groups": [],
-        "password_change_date": date(user.password_changed_s),
-    }))
+    let with_origins = |(one, origins): (&Role, Vec<Value>)| {
+        let mut document = role(one);
+        document["origins"] = json!(origins);
+        document
+    };
+    origins.into_iter().map(with_origins).collect()
 }
 
 /// A time in the form of RFC 3339.
-fn date(unix_s: u64) -> String {
+pub fn date(unix_s: u64) -> String {
     let time = i64::try_from(unix_s).ok().and_then(|s| time::OffsetDateTime::from_unix_timestamp(s).ok());
     let Some(time) = time else { return String::new() };
     let (year, month, day) = (time.year(), u8::from(time.month()), time.day());
@@ -205,9 +244,7 @@ fn request(
 ) -> Result<Request, Refusal> {
     let mut request = Request::default();
     for (field, value) in fields {
-        let Some(known) = allowed.iter().find(|known| **known == field) else {
-            return Err(invalid("_", format!("Unknown field {field:?}. Allowed: {}.", allowed.join(", "))));
-        };
+        let Some(known) = allowed.iter().find(|known| **known == field) else { continue };
         match *known {
             "roles" => request.roles = Some(existing_roles(console, &value)?),
             "groups" => {
@@ -217,7 +254,7 @@ fn request(
                 }
                 request.groups = Some(groups);
             }
-            "password" => request.password = Some(checked_password(value)?),
+            "password" => request.password = Some(checked_password(console, value)?),
             _ if value.len() > TEXT_MAX => {
                 return Err(Refusal::Invalid {
                     field: known,
@@ -237,12 +274,10 @@ fn list_of(text: &str) -> BTreeSet<String> {
 }
 
 /// Returns a password that a user may have.
-pub fn checked_password(password: String) -> Result<String, Refusal> {
-    if password.chars().count() < PASSWORD_MIN {
-        return Err(invalid(
-            "password",
-            format!("The password must be at least {PASSWORD_MIN} characters long."),
-        ));
+pub fn checked_password(console: &Console, password: String) -> Result<String, Refusal> {
+    stored::check_password(console, &password)?;
+    if password.is_empty() {
+        return Err(invalid("password", "The password must not be empty."));
     }
     // What is no UTF-8 in a form has become replacement characters.
     let is_odd = |c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER;
@@ -351,13 +386,18 @@ fn check_over_others<'a>(
 /// The same with the members of a group.
 fn check_members(identity: &Identity, kept: &Kept, group: &str) -> Result<(), Refusal> {
     let members = kept.users.values().filter(|user| user.groups.contains(group));
-    members.into_iter().try_for_each(|user| check_over_others(identity, kept.roles_of(user)))
+    members.into_iter().try_for_each(|user| check_over_others(identity, kept.roles_of(user)))?;
+    let members = kept.external.values().filter(|user| user.groups.contains(group));
+    members
+        .into_iter()
+        .try_for_each(|user| check_over_others(identity, kept.roles_with(&user.roles, &user.groups)))
 }
 
 /// Refuses to change a user of the configuration, and one of another domain.
 fn check_user(console: &Console, domain: &str, name: &str) -> Result<(), Refusal> {
     if domain != LOCAL {
-        let reason = format!("The domain {domain:?} is not served. Allowed: {LOCAL}.");
+        let reason =
+            format!("Users of the domain {domain:?} cannot be changed. Allowed: {LOCAL}, {EXTERNAL}.");
         return Err(invalid("_", reason));
     }
     if console.node.users().is_configured(name) {
@@ -410,6 +450,9 @@ async fn set(
     Form(fields): Fields,
     only_given: bool,
 ) -> Response {
+    if domain == EXTERNAL {
+        return set_external(console, party, identity, name, fields, only_given).await;
+    }
     let request = check_other_user(&console, &domain, &name)
         .and_then(|()| check_name("_", &name))
         .and_then(|()| request(&console, fields, &USER_FIELDS));
@@ -434,11 +477,7 @@ async fn set(
         };
         let keys = keys.or_else(|| old.as_ref().map(|old| old.keys.clone()));
         let keys = keys.ok_or_else(|| invalid("password", "Password is required for new user."))?;
-        let unknown = request.groups.iter().flatten().filter(|name| !kept.groups.contains_key(*name));
-        let unknown: Vec<_> = unknown.cloned().collect();
-        if !unknown.is_empty() {
-            return Err(invalid("groups", format!("Groups do not exist: {}", unknown.join(","))));
-        }
+        check_groups(kept, &request)?;
         let kept_as_it_is = old.filter(|_| only_given);
         let (old_name, old_roles, old_groups) =
             kept_as_it_is.map(|old| (old.name, old.roles, old.groups)).unwrap_or_default();
@@ -456,6 +495,54 @@ async fn set(
     .await
 }
 
+/// Refuses groups that are not there.
+fn check_groups(kept: &Kept, request: &Request) -> Result<(), Refusal> {
+    let unknown = request.groups.iter().flatten().filter(|name| !kept.groups.contains_key(*name));
+    let unknown: Vec<_> = unknown.cloned().collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    Err(invalid("groups", format!("Groups do not exist: {}", unknown.join(","))))
+}
+
+/// The same for an external user, who has no password.
+async fn set_external(
+    console: Console,
+    party: Party,
+    identity: Identity,
+    name: String,
+    fields: Vec<(String, String)>,
+    only_given: bool,
+) -> Response {
+    let request =
+        check_name("_", &name).and_then(|()| request(&console, fields, &["name", "roles", "groups"]));
+    let request = match request {
+        Ok(request) => request,
+        Err(refusal) => return refused(refusal),
+    };
+    change(console, &party, move |kept| {
+        let old = kept.external.get(&name).cloned();
+        if let Some(old) = &old {
+            check_over_others(&identity, kept.roles_with(&old.roles, &old.groups))?;
+        } else if only_given {
+            return Err(no_such("Unknown user."));
+        } else if kept.external.len() >= COUNT_MAX {
+            return Err(invalid("_", format!("There are {COUNT_MAX} users, the maximum.")));
+        }
+        check_groups(kept, &request)?;
+        let former = old.filter(|_| only_given).unwrap_or_default();
+        let user = ExternalUser {
+            name: request.name.unwrap_or(former.name),
+            roles: request.roles.unwrap_or(former.roles),
+            groups: request.groups.unwrap_or(former.groups),
+        };
+        check_over_others(&identity, kept.roles_with(&user.roles, &user.groups))?;
+        kept.external.insert(name, user);
+        Ok(())
+    })
+    .await
+}
+
 /// `DELETE /settings/rbac/users/local/USER`. Connections of the user stay, without any rights.
 pub async fn delete(
     State(console): State<Console>,
@@ -463,6 +550,15 @@ pub async fn delete(
     Extension(identity): Extension<Identity>,
     Path((domain, name)): Path<(String, String)>,
 ) -> Response {
+    if domain == EXTERNAL {
+        return change(console, &party, move |kept| {
+            let old = kept.external.get(&name).ok_or(no_such("User was not found."))?;
+            check_over_others(&identity, kept.roles_with(&old.roles, &old.groups))?;
+            kept.external.remove(&name);
+            Ok(())
+        })
+        .await;
+    }
     if let Err(refusal) = check_other_user(&console, &domain, &name) {
         return refused(refusal);
     }
@@ -547,6 +643,9 @@ pub async fn delete_group(
         check_members(&identity, kept, &name)?;
         kept.groups.remove(&name);
         for user in kept.users.values_mut() {
+            user.groups.remove(&name);
+        }
+        for user in kept.external.values_mut() {
             user.groups.remove(&name);
         }
         Ok(())

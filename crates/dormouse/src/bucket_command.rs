@@ -36,7 +36,7 @@ pub enum BucketCommand {
     },
     /// Create a bucket.
     #[command(after_help = "Examples:
-  dormouse bucket create sessions --type ephemeral --memory 2GiB --user ada --password-file password
+  dormouse bucket create sessions --type ephemeral --eviction nruEviction --memory 2GiB --user ada
   dormouse bucket create orders --memory 4GiB --durability majority --flush-enabled true --user ada
 
 An option may be shortened as far as it is unique. What is not given has the node's default.")]

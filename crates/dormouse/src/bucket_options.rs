@@ -47,7 +47,8 @@ static OPTIONS: LazyLock<Vec<BucketOption>> = LazyLock::new(|| {
             "POLICY",
             true,
             "What happens at the budget. Ephemeral: \"nruEviction\", the least used items are deleted, or \
-             \"noEviction\", new data is refused; fixed when the bucket is created. Persistent: \"valueOnly\" or \
+             \"noEviction\", new data is refused, which is what a node does unless told otherwise; fixed when the \
+             bucket is created. Persistent: \"valueOnly\" or \
              \"fullEviction\", stored and shown; values are ejected with either.",
         ),
     ];

@@ -225,7 +225,7 @@ impl BucketStore {
         let path = self.collections_path(name);
         let text = match text_file::read_regular(&path, COLLECTIONS_BYTES_MAX) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Manifest::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Manifest::of_new_bucket()),
             Err(error) => return Err(format!("{}: {}", path.display(), cause(&error))),
         };
         let parse = |text: &str| -> Result<Manifest, String> {

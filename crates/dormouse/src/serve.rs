@@ -52,7 +52,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let data = config.node.data.as_deref().or(scratch.as_ref().map(Scratch::path));
     let data = data.map(DataDir::open).transpose()?;
     let kept = NodeStore::new(data.as_ref().map(DataDir::path));
-    let profile = kept.profile()?;
+    let profile = identified(kept.profile()?, &kept)?;
     let tls = load_tls(&config)?;
     let to_nodes = load_tls_to_nodes(&config)?;
     let listeners = Listeners::bind(&config, !login.is_development(), tls.as_ref())?;
@@ -193,6 +193,16 @@ fn needed_memory(config: &Config) -> u64 {
     let buckets = config.buckets.iter().map(|bucket| bucket.memory_bytes.unwrap_or(keys::BUCKET_MEMORY_MIN));
     let databases = config.databases.iter().filter(|database| database.file.is_some());
     buckets.chain(databases.map(|database| database.memory_bytes)).fold(0, u64::saturating_add)
+}
+
+/// The profile with the identity of the cluster, which is drawn at the first start. If it cannot be written now, it
+/// will be with the next change.
+fn identified(mut profile: Profile, kept: &NodeStore) -> anyhow::Result<Profile> {
+    if profile.uuid.is_empty() {
+        profile.uuid = format!("{:032x}", u128::from_le_bytes(machine::random()?));
+        let _ = kept.keep_profile(&profile);
+    }
+    Ok(profile)
 }
 
 /// Memory that all buckets may use together.

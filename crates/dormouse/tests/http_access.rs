@@ -247,16 +247,26 @@ fn buckets_are_updated_and_flushed_over_http() {
     assert_eq!(post("/default/controller/doFlush", ""), (200, String::new()));
     exchange(&mut client, b"get k\r\n", "END\r\n");
     for (form, words) in [
-        ("bucketType=couchbase", "fixed"),
         ("evictionPolicy=noEviction", "fixed"),
         ("numVBuckets=64", "fixed"),
         ("ramQuota=65", "at most 64 MiB"),
         ("flushEnabled=maybe", "flushEnabled"),
-        ("colour=red", "colour"),
+        ("conflictResolutionType=lww", "not allowed in update bucket"),
+        ("historyRetentionSeconds=5", "magma"),
     ] {
         let (status, body) = post("/default", form);
         assert!(status == 400 && body.contains(words), "{form}: {status} {body}");
     }
+    // What it is for is left to the server, as in Couchbase.
+    let ignored = "name=other&bucketType=couchbase&colour=red&numReplicas=2&conflictResolutionType=seqno";
+    assert_eq!(post("/default", ignored), (200, String::new()));
+    assert_eq!(show()["bucketType"], "ephemeral");
+    assert_eq!(post("/default", "enableCrossClusterVersioning=true&versionPruningWindowHrs=24").0, 200);
+    assert_eq!(
+        (&show()["enableCrossClusterVersioning"], &show()["versionPruningWindowHrs"]),
+        (&true.into(), &24.into())
+    );
+    assert_eq!(post("/default", "enableCrossClusterVersioning=false").0, 400);
     assert_eq!(post("/default", "flushEnabled=0").0, 200);
     assert_eq!(post("/default/controller/doFlush", "").0, 400);
     assert_eq!(post("/none/controller/doFlush", "").0, 404);
@@ -287,8 +297,9 @@ fn collections_are_changed_and_users_are_told_as_they_are() {
         assert_eq!(status, 200);
         serde_json::from_str(&body).expect("JSON")
     };
-    assert_eq!(shown()["uid"], "0");
+    assert_eq!(shown()["uid"], "1");
     assert_eq!(shown()["scopes"][0]["collections"][0]["name"], "_default");
+    assert_eq!(shown()["scopes"][1]["name"], "_system");
     for (method, path, form) in [
         ("POST", String::new(), "name=a"),
         ("POST", "/a/collections".into(), "name=b"),
@@ -303,14 +314,15 @@ fn collections_are_changed_and_users_are_told_as_they_are() {
         let (status, body) = server.http(method, &path, Some(DEVELOPMENT), form);
         assert!(status == 200 && body.contains("uid"), "{method} {path}: {status} {body}");
     }
-    assert_eq!(shown()["uid"], "5");
+    assert_eq!(shown()["uid"], "6");
     assert_eq!(server.http("GET", &format!("{BUCKETS}/none/scopes"), None, "").0, 404);
     let (status, body) = server.http("GET", "/pools/default/nothing", Some(DEVELOPMENT), "");
     assert!(status == 404 && body.contains("GET /pools/default/nothing"), "{status} {body}");
     assert_eq!(server.http("GET", &format!("{BUCKETS}/default/"), None, "").0, 200);
-    let (status, body) = server.http("GET", "/settings/rbac/users/local", None, "");
+    let (status, body) = server.http("GET", "/settings/rbac/users/admin", None, "");
     assert!(status == 200 && body.contains(r#""id":"Administrator""#), "{body}");
-    assert_eq!(server.http("GET", "/settings/rbac/users/local/Administrator", None, "").0, 200);
+    assert_eq!(server.http("GET", "/settings/rbac/users/local", None, ""), (200, "[]".to_owned()));
+    assert_eq!(server.http("GET", "/settings/rbac/users/local/Administrator", None, "").0, 404);
     assert_eq!(server.http("GET", "/settings/rbac/users/local/nobody", None, "").0, 404);
     let (status, body) =
         server.http("PUT", "/settings/rbac/users/local/Administrator", Some(DEVELOPMENT), "password=secret");

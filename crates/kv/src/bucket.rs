@@ -219,7 +219,8 @@ impl Bucket {
             dirty = Some(DirtySet::new(settings.vbuckets, bells.iter().cloned()));
         }
         let vbuckets = VBucket::table(settings.vbuckets);
-        let (mut collections, keep) = collections.map_or_else(Default::default, |(m, keep)| (m, Some(keep)));
+        let (mut collections, keep) =
+            collections.map_or_else(|| (Manifest::of_new_bucket(), None), |(m, keep)| (m, Some(keep)));
         if let Some((opened, _)) = journal {
             collections = opened.collections.clone();
             for (vbucket, runs) in vbuckets.iter().zip(&opened.runs) {

@@ -360,7 +360,8 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             set: |s, v| s.labels.replicas = u8::try_from(v).unwrap_or(u8::MAX),
         },
         live: Some(LABELS),
-        about: "Stored and returned: a single node keeps no copies.",
+        about: "Stored and returned. A node alone keeps no copies, and is its own majority: durable writes succeed. \
+        Roles of vBuckets give a bucket replicas, whatever this says.",
     },
     BucketSetting {
         key: "full_eviction",
@@ -389,7 +390,8 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
             set: |s, word| s.labels.storage_backend = one_of(STORAGE_BACKENDS, word),
         },
         live: Some(LABELS),
-        about: "Stored and returned: there is one storage, the journal.",
+        about: "Stored and returned: there is one storage, the journal. Over HTTP a persistent bucket that names none \
+        has \"couchstore\", and only \"magma\" has settings of history.",
     },
     BucketSetting {
         key: "conflict_resolution",
@@ -442,6 +444,32 @@ pub static BUCKET_SETTINGS: &[BucketSetting] = &[
         },
         live: Some(LABELS),
         about: "Stored and returned: no old versions are kept.",
+    },
+    BucketSetting {
+        key: "cross_cluster_versioning",
+        field: Some("enableCrossClusterVersioning"),
+        kept_as: Some("cross_cluster_versioning"),
+        kind: SettingKind::Flag {
+            get: |s| s.labels.cross_cluster_versioning,
+            set: |s, v| s.labels.cross_cluster_versioning = v,
+        },
+        live: Some(LABELS),
+        about: "Stored and returned, for tools that copy between clusters and keep a vector of versions in the \
+        attribute _vv of each document. Over HTTP it cannot be taken back.",
+    },
+    BucketSetting {
+        key: "version_pruning_h",
+        field: Some("versionPruningWindowHrs"),
+        kept_as: Some("version_pruning_h"),
+        kind: SettingKind::Count {
+            min: 1,
+            max: u32::MAX as u64,
+            unit: "hours",
+            get: |s| u64::from(s.labels.version_pruning_h),
+            set: |s, v| s.labels.version_pruning_h = u32::try_from(v).unwrap_or(u32::MAX),
+        },
+        live: Some(LABELS),
+        about: "Stored and returned, for the same tools: how long they keep entries of that vector.",
     },
 ];
 

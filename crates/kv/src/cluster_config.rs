@@ -23,12 +23,16 @@ use crate::{Bucket, BucketKind, Node, VbId, VbState};
 
 /// The place of a node that is not there, or not known.
 const NOBODY: i16 = -1;
+/// The name of the group of servers that every node is in: that of a cluster where nobody has made others.
+pub const SERVER_GROUP: &str = "Group 1";
 /// Most nodes of a map that are none of the configured peers; further ones are left out.
 const STRANGERS_MAX: usize = 16;
 
 /// The capabilities that SDKs ask a bucket for, whatever its kind; only those that exist.
 pub const BUCKET_CAPABILITIES: &[&str] = &[
     "collections",
+    "querySystemCollection",
+    "mobileSystemCollection",
     "durableWrite",
     "tombstonedUserXAttrs",
     "subdoc.AccessDeleted",
@@ -39,6 +43,8 @@ pub const BUCKET_CAPABILITIES: &[&str] = &[
     "subdoc.ReviveDocument",
     "preserveExpiry",
     "rangeScan",
+    "dcp",
+    "dcp.IgnorePurgedTombstones",
     "touch",
     "cbhello",
     "cccp",
@@ -54,6 +60,10 @@ const OF_PERSISTENT: &str = "couchapi";
 struct Map<'a> {
     rev: u64,
     rev_epoch: u64,
+    /// What SDKs name the cluster by when they report what they did.
+    #[serde(rename = "clusterUUID")]
+    cluster_uuid: &'a str,
+    cluster_name: &'a str,
     #[serde(flatten)]
     bucket: Option<BucketPart<'a>>,
     nodes_ext: Vec<NodeExt<'a>>,
@@ -98,6 +108,7 @@ struct Ports {
 struct NodeExt<'a> {
     services: BTreeMap<&'static str, u16>,
     this_node: bool,
+    server_group: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     hostname: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -140,18 +151,22 @@ fn encode(node: &Node, bucket: Option<&Bucket>, rev: u64) -> String {
     let mut nodes_ext = vec![NodeExt {
         services,
         this_node: true,
+        server_group: SERVER_GROUP,
         hostname: profile.hostname.as_deref().map(Cow::Borrowed),
         alternate_addresses,
     }];
     nodes_ext.extend(chains.peers.into_iter().map(|peer| NodeExt {
         services: services_of(&peer),
         this_node: false,
+        server_group: SERVER_GROUP,
         hostname: Some(Cow::Owned(peer.host.into())),
         alternate_addresses: None,
     }));
     let map = Map {
         rev,
         rev_epoch,
+        cluster_uuid: &profile.uuid,
+        cluster_name: &profile.cluster_name,
         bucket,
         nodes_ext,
         cluster_capabilities_ver: [1, 0],

@@ -10,6 +10,7 @@
 //! memory here. Which manifest counts when nodes have different ones: [`version`].
 
 mod foreign;
+mod system;
 mod version;
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
@@ -19,6 +20,7 @@ pub use foreign::ForeignChange;
 pub(crate) use foreign::TERM_BITS;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+pub use system::SYSTEM;
 use thiserror::Error;
 pub use version::{IDS_PER_CHANGE, Version};
 
@@ -31,7 +33,7 @@ pub const DEFAULT: &str = "_default";
 pub const DEFAULT_ID: u32 = 0;
 /// Longest name of a scope or a collection.
 pub const NAME_MAX: usize = 251;
-/// Most scopes of a bucket, and most collections in all of them.
+/// Most scopes of a bucket, and most collections in all of them, besides the system's.
 pub const COUNT_MAX: usize = 1200;
 /// A collection's maximum expiry: its documents never get one, whatever the bucket's is.
 pub const TTL_NEVER: i32 = -1;
@@ -187,6 +189,9 @@ pub enum ManifestError {
     /// The default scope and collection stay.
     #[error("Deleting _default scope or collection is not allowed")]
     Default,
+    /// The server's own scope stays as it is.
+    #[error("The scope _system and its collections are not allowed to change")]
+    System,
     /// There are too many.
     #[error("Maximum number of {0} has been reached")]
     TooMany(&'static str),
@@ -293,7 +298,8 @@ impl Manifest {
         if self.scope(name).is_some() {
             return Err(ManifestError::ScopeExists(name.to_owned()));
         }
-        if self.scopes.len() >= COUNT_MAX || self.next_scope > ID_MAX {
+        let count = self.scopes.iter().filter(|scope| scope.name != SYSTEM).count();
+        if count >= COUNT_MAX || self.next_scope > ID_MAX {
             return Err(ManifestError::TooMany("scopes"));
         }
         let (id, name) = (self.next_scope, name.to_owned());
@@ -307,6 +313,9 @@ impl Manifest {
     pub fn remove_scope(&mut self, name: &str) -> Result<(), ManifestError> {
         if name == DEFAULT {
             return Err(ManifestError::Default);
+        }
+        if name == SYSTEM {
+            return Err(ManifestError::System);
         }
         let at = self.scopes.iter().position(|scope| scope.name == name);
         self.scopes.remove(at.ok_or_else(|| ManifestError::ScopeMissing(name.to_owned()))?);
@@ -322,9 +331,13 @@ impl Manifest {
         max_ttl_s: i64,
         history: bool,
     ) -> Result<(), ManifestError> {
+        if scope == SYSTEM {
+            return Err(ManifestError::System);
+        }
         check_name(name)?;
         let max_ttl_s = check_ttl(max_ttl_s)?;
-        let (id, count) = (self.next_collection, self.collections().count());
+        let count = self.collections().filter(|(scope, _)| scope.name != SYSTEM).count();
+        let id = self.next_collection;
         let into = self.scope_mut(scope)?;
         if into.collections.iter().any(|collection| collection.name == name) {
             return Err(ManifestError::CollectionExists(scope.to_owned(), name.to_owned()));
@@ -357,6 +370,9 @@ impl Manifest {
             ..collection.clone()
         };
         if *collection != changed {
+            if scope == SYSTEM {
+                return Err(ManifestError::System);
+            }
             *collection = changed;
             self.uid += 1;
         }
@@ -368,6 +384,9 @@ impl Manifest {
         let from = self.scope_mut(scope)?;
         if scope == DEFAULT && name == DEFAULT {
             return Err(ManifestError::Default);
+        }
+        if scope == SYSTEM {
+            return Err(ManifestError::System);
         }
         let at = from.collections.iter().position(|collection| collection.name == name);
         let missing = || ManifestError::CollectionMissing(scope.to_owned(), name.to_owned());
@@ -390,12 +409,14 @@ impl Manifest {
                     })
             })
         };
-        self.scopes.retain(|scope| scope.name == DEFAULT || is_wanted(&scope.name, None));
+        let stays = |scope: &str| [DEFAULT, SYSTEM].contains(&scope);
+        self.scopes.retain(|scope| stays(&scope.name) || is_wanted(&scope.name, None));
         for scope in &mut self.scopes {
             let name = &scope.name;
-            scope
-                .collections
-                .retain(|one| name == DEFAULT && one.name == DEFAULT || is_wanted(name, Some(&one.name)));
+            scope.collections.retain(|one| {
+                let stays = name == DEFAULT && one.name == DEFAULT || system::is_name(name, Some(&one.name));
+                stays || is_wanted(name, Some(&one.name))
+            });
         }
         let mut is_whole = true;
         for Wanted { scope, collection } in wanted {
@@ -422,6 +443,10 @@ impl Manifest {
     fn note_changes(&mut self, old: &Self) {
         let uid = self.uid;
         for scope in &mut self.scopes {
+            // They are there from the beginning.
+            if scope.name == SYSTEM {
+                continue;
+            }
             if scope.since == 0 && scope.id != DEFAULT_ID {
                 scope.since = uid;
             }
@@ -658,12 +683,17 @@ impl Collections {
                 entry.is_there.store(false, SeqCst);
             }
         }
-        let named = new.collections().filter(|(_, collection)| collection.id != DEFAULT_ID);
-        for (_, collection) in named {
-            if let Some(entry) = self.known.get_or_make(collection.id) {
-                entry.max_ttl_s.store(collection.max_ttl_s, Relaxed);
-                entry.is_there.store(true, SeqCst);
-            }
+        let enter = |entry: &Entry, one: &Collection| {
+            entry.max_ttl_s.store(one.max_ttl_s, Relaxed);
+            entry.is_there.store(true, SeqCst);
+        };
+        let named = || new.collections().filter(|(_, one)| one.id != DEFAULT_ID);
+        for (_, one) in named().filter(|(scope, _)| scope.name != SYSTEM) {
+            self.known.get_or_make(one.id).into_iter().for_each(|entry| enter(entry, one));
+        }
+        // Those of the system have entries only beside others', and when they are used.
+        for (_, one) in named().filter(|(scope, _)| scope.name == SYSTEM) {
+            self.known.get(one.id).into_iter().for_each(|entry| enter(entry, one));
         }
         let uid = new.uid;
         *manifest = Arc::new(new);
@@ -692,7 +722,9 @@ impl Collections {
     /// as far as that vBucket's items are concerned.
     #[inline]
     pub(crate) fn has(&self, id: u32) -> bool {
-        id == DEFAULT_ID || self.known.get(id).is_some_and(|entry| entry.is_there.load(SeqCst))
+        id == DEFAULT_ID
+            || self.known.get(id).is_some_and(|entry| entry.is_there.load(SeqCst))
+            || self.has_unused(id)
     }
 
     /// Returns true if there is a maximum expiry anywhere.
@@ -731,6 +763,9 @@ impl Collections {
 
     #[cold]
     fn count_named(&self, id: u32, documents: i64) {
+        if self.known.get(id).is_none() {
+            self.has_unused(id);
+        }
         if let Some(entry) = self.known.get(id) {
             entry.documents.fetch_add(documents, Relaxed);
             self.in_named.fetch_add(documents, Relaxed);

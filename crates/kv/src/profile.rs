@@ -11,6 +11,8 @@ pub const KV: &str = "kv";
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Profile {
+    /// Which cluster it is: 32 hexadecimal digits, drawn when there are none.
+    pub uuid: String,
     /// The cluster's name.
     pub cluster_name: String,
     /// The name or address that the node has for its clients; `None`: the one that each client used.
@@ -25,6 +27,8 @@ pub struct Profile {
     pub storage_mode: Option<String>,
     /// Services besides [`KV`] that clients are told of, if their ports are open.
     pub services: Vec<String>,
+    /// Settings of a cluster that mean nothing on a node alone, by page and field. Stored and shown.
+    pub stored: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 /// An address for clients of another network.

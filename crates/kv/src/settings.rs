@@ -203,7 +203,7 @@ impl LeastDurability {
 /// Settings of a cluster, or of other storage: clients set them and read them back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Labels {
-    /// Copies besides the active one. A single node keeps none.
+    /// Copies besides the active one. A single node keeps none, and needs none for durable writes.
     pub replicas: u8,
     /// Whether replicas are indexed.
     pub replica_index: bool,
@@ -219,6 +219,10 @@ pub struct Labels {
     pub history_bytes: u64,
     /// Seconds to keep old versions; 0: no limit.
     pub history_s: u64,
+    /// Whether tools that copy between clusters keep a vector of versions with each document. They do so themselves.
+    pub cross_cluster_versioning: bool,
+    /// Hours after which they drop entries of it.
+    pub version_pruning_h: u32,
 }
 
 /// The names of storage backends.
@@ -229,7 +233,7 @@ pub const CONFLICT_RESOLUTIONS: &[&str] = &["seqno", "lww", "custom"];
 impl Default for Labels {
     fn default() -> Self {
         Self {
-            replicas: 0,
+            replicas: 1,
             replica_index: false,
             storage_backend: STORAGE_BACKENDS[0],
             conflict_resolution: CONFLICT_RESOLUTIONS[0],
@@ -237,6 +241,8 @@ impl Default for Labels {
             history_default: false,
             history_bytes: 0,
             history_s: 0,
+            cross_cluster_versioning: false,
+            version_pruning_h: 30 * 24,
         }
     }
 }

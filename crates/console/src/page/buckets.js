@@ -9,7 +9,7 @@ export const title = "Buckets";
 
 const MIB = 1024 * 1024;
 const TYPES = [["couchbase", "persistent"], ["ephemeral"]];
-const POLICIES = [["", "as usual"], ["nruEviction", "ephemeral: evict (nruEviction)"], ["noEviction", "ephemeral: refuse (noEviction)"],
+const POLICIES = [["", "as in Couchbase: ephemeral refuse, persistent valueOnly"], ["nruEviction", "ephemeral: evict (nruEviction)"], ["noEviction", "ephemeral: refuse (noEviction)"],
   ["valueOnly", "persistent: valueOnly"], ["fullEviction", "persistent: fullEviction"]];
 const LEVELS = [["none"], ["majority"], ["majorityAndPersistActive"], ["persistToMajority"]];
 const YES_NO = [["0", "no"], ["1", "yes"]];
@@ -110,6 +110,9 @@ function settings(bucket, again) {
 
 const limit = (seconds) => seconds === 0 ? "the bucket's" : seconds < 0 ? "never" : `${seconds} s`;
 
+/** Scopes that cannot be dropped. */
+const stays = (scope) => scope === "_default" || scope === "_system";
+
 function collections(name, { scopes }, again) {
   const rows = scopes.flatMap((scope) => {
     const drop = () => button("drop", async () => {
@@ -117,7 +120,7 @@ function collections(name, { scopes }, again) {
       await ask(at(name, "scopes", scope.name), { method: "DELETE" });
       await again();
     }, { class: "danger", "aria-label": `drop the scope ${scope.name}` });
-    const head = [scope.name, "", "", scope.name === "_default" ? "" : drop()];
+    const head = [scope.name, "", "", stays(scope.name) ? "" : drop()];
     return [head, ...scope.collections.map((one) => collection(name, scope.name, one, again))];
   });
   const addScope = async ({ name: scope }) => {
@@ -132,7 +135,7 @@ function collections(name, { scopes }, again) {
     filled("Scopes and collections", ["scope", "collection", "longest expiry", ""], rows),
     form("Add a scope", [{ name: "name", label: "scope" }], "add scope", addScope),
     form("Add a collection", [
-      { name: "scope", label: "in the scope", options: scopes.map((scope) => [scope.name]), value: scopes[0]?.name },
+      { name: "scope", label: "in the scope", options: scopes.filter(({ name }) => name !== "_system").map((scope) => [scope.name]), value: scopes[0]?.name },
       { name: "name", label: "collection" },
       { name: "maxTTL", label: "longest expiry, seconds (0: the bucket's, -1: never)", kind: "number", value: "0" },
     ], "add collection", addCollection),
@@ -153,6 +156,7 @@ function collection(name, scope, { name: own, maxTTL }, again) {
     await ask(here, { method: "DELETE" });
     await again();
   }, { class: "danger", "aria-label": `drop the collection ${own} of ${scope}` });
+  if (scope === "_system") return ["", keys, limit(maxTTL), ""];
   const is_default = scope === "_default" && own === "_default";
   return ["", keys, element("span", { class: "act" }, limit(maxTTL), seconds, set), is_default ? "" : drop];
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Bucket, attention};
-use crate::storage::{self, Gate, Persistence, PersistenceFigures};
+use crate::storage::{self, Gate, Persistence, PersistenceFigures, Shard};
 use crate::{ThreadContext, VbId};
 
 /// Approximate size of a record besides key and value.
@@ -40,15 +40,9 @@ impl Bucket {
         for vb in 0..self.vbuckets() {
             figures.unflushed_items += u64::from(self.lock(cx, VbId(vb)).unflushed());
         }
+        figures.journal_bytes = self.journal_bytes();
         for shard in &persistence.shards {
-            // The flusher may have it: then the figures are those of the last time.
-            if let Some(journal) = shard.journal.try_lock().as_deref().and_then(Option::as_ref) {
-                let of_shard = journal.figures();
-                shard.segments.store(of_shard.segments as u64, Relaxed);
-                shard.bytes.store(of_shard.bytes, Relaxed);
-            }
             figures.segments += shard.segments.load(Relaxed);
-            figures.journal_bytes += shard.bytes.load(Relaxed);
             figures.debt_bytes += shard.debt_bytes.load(Relaxed);
         }
         // Before all is read, what is live is not known.
@@ -56,6 +50,21 @@ impl Bucket {
             figures.superfluous_bytes = figures.journal_bytes.saturating_sub(self.live_journal_bytes());
         }
         Some(figures)
+    }
+
+    /// Returns the bytes of its journals' segments. A flusher may have one of them: then it counts as it was the last
+    /// time.
+    pub fn journal_bytes(&self) -> u64 {
+        let Some(persistence) = self.persistence() else { return 0 };
+        let of_shard = |shard: &Shard| {
+            if let Some(journal) = shard.journal.try_lock().as_deref().and_then(Option::as_ref) {
+                let figures = journal.figures();
+                shard.segments.store(figures.segments as u64, Relaxed);
+                shard.bytes.store(figures.bytes, Relaxed);
+            }
+            shard.bytes.load(Relaxed)
+        };
+        persistence.shards.iter().map(of_shard).sum()
     }
 
     /// Estimates what the bucket would have on disk if nothing in it were superfluous.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{
     COUNT_MAX, Change, Collection, Collections, DEFAULT, DEFAULT_ID, DROPS_MOST, Dropped, FIRST_ID, ID_MAX,
-    Manifest, ManifestError, Scope, SystemEvent, TTL_NEVER, check_name,
+    Manifest, ManifestError, SYSTEM, Scope, SystemEvent, TTL_NEVER, check_name, system,
 };
 
 /// Terms are shorter than their type.
@@ -130,20 +130,26 @@ impl Manifest {
         let (mut scopes, mut collections) = (HashSet::new(), HashSet::new());
         let mut names = HashSet::new();
         let is_id = |id: u32, next: u32| id == DEFAULT_ID || (FIRST_ID..=ID_MAX).contains(&id) && id < next;
-        let is_since = |since: u64, id: u32| since <= self.uid && (since > 0 || id == DEFAULT_ID);
+        let is_since = |since: u64, is_always: bool| since <= self.uid && (is_always == (since == 0));
         let are_scopes = self.scopes.iter().all(|scope| {
-            let is_named = scope.id == DEFAULT_ID || check_name(&scope.name).is_ok();
+            let is_named = scope.id == DEFAULT_ID
+                || system::is_name(&scope.name, None)
+                || check_name(&scope.name).is_ok();
             is_named
                 && is_id(scope.id, self.next_scope)
-                && is_since(scope.since, scope.id)
+                && is_since(scope.since, scope.id == DEFAULT_ID || scope.name == SYSTEM)
                 && scopes.insert(scope.id)
                 && names.insert((&scope.name, None))
         });
         let are_collections = self.collections().all(|(scope, one)| {
-            let is_named = one.id == DEFAULT_ID || check_name(&one.name).is_ok();
+            let is_named = one.id == DEFAULT_ID
+                || match scope.name == SYSTEM {
+                    true => system::is_name(SYSTEM, Some(&one.name)),
+                    false => check_name(&one.name).is_ok(),
+                };
             is_named
                 && is_id(one.id, self.next_collection)
-                && is_since(one.since, one.id)
+                && is_since(one.since, one.id == DEFAULT_ID || scope.name == SYSTEM)
                 && i64::from(one.max_ttl_s) >= i64::from(TTL_NEVER)
                 && collections.insert(one.id)
                 && names.insert((&scope.name, Some(&one.name)))
@@ -157,8 +163,8 @@ impl Manifest {
         are_scopes
             && are_collections
             && has_default
-            && scopes.len() <= COUNT_MAX
-            && collections.len() <= COUNT_MAX
+            && scopes.len() <= COUNT_MAX + system::SCOPES
+            && collections.len() <= COUNT_MAX + system::COLLECTIONS.len()
             && self.drops.len() <= DROPS_MOST
             && self.drops.iter().all(|drop| {
                 let SystemEvent { uid, scope, collection, .. } = drop.event;

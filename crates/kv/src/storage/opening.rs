@@ -211,7 +211,7 @@ pub(crate) fn open(
                 clean_seed: None,
                 is_backup: false,
                 written_shards: Vec::new(),
-                collections: Manifest::default(),
+                collections: Manifest::of_new_bucket(),
                 changes: 0,
                 checked_json: true,
             };

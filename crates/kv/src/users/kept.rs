@@ -20,6 +20,25 @@ pub struct Kept {
     /// The name of the user who was set as the administrator.
     #[serde(default)]
     pub administrator: Option<String>,
+    /// Users whose passwords another system would have, by name. Nobody asks one, so they cannot log in: they are
+    /// stored and shown.
+    #[serde(default)]
+    pub external: BTreeMap<String, ExternalUser>,
+}
+
+/// A user without a password.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExternalUser {
+    /// The full name.
+    #[serde(default)]
+    pub name: String,
+    /// Its own roles.
+    #[serde(default)]
+    pub roles: Vec<Role>,
+    /// Names of its groups.
+    #[serde(default)]
+    pub groups: BTreeSet<String>,
 }
 
 /// A user.
@@ -80,8 +99,17 @@ impl Kept {
 
     /// Returns the roles of a user and of its groups.
     pub fn roles_of<'a>(&'a self, user: &'a KeptUser) -> impl Iterator<Item = &'a Role> {
-        let groups = user.groups.iter().filter_map(|name| self.groups.get(name));
-        user.roles.iter().chain(groups.flat_map(|group| &group.roles))
+        self.roles_with(&user.roles, &user.groups)
+    }
+
+    /// Returns roles and those of groups.
+    pub fn roles_with<'a>(
+        &'a self,
+        roles: &'a [Role],
+        groups: &'a BTreeSet<String>,
+    ) -> impl Iterator<Item = &'a Role> {
+        let groups = groups.iter().filter_map(|name| self.groups.get(name));
+        roles.iter().chain(groups.flat_map(|group| &group.roles))
     }
 }
 

@@ -52,14 +52,17 @@ impl Rights {
     pub const SECURITY: Self = Self(1 << 11);
     /// Reading the metrics of the node.
     pub const METRICS: Self = Self(1 << 12);
+    /// Creating, changing and deleting users of other systems, who cannot log in.
+    pub const EXTERNAL_USERS: Self = Self(1 << 13);
     /// Everything.
-    pub const ALL: Self = Self((1 << 13) - 1);
+    pub const ALL: Self = Self((1 << 14) - 1);
 
     /// Rights that concern documents, and so apply to collections.
     pub const DATA: Self =
         Self(Self::READ.0 | Self::WRITE.0 | Self::SYSTEM_ATTRIBUTES.0 | Self::STATISTICS.0);
     /// Those of whom only [`Rights::SECURITY`] may make.
-    pub const OVER_OTHERS: Self = Self(Self::USERS.0 | Self::SECURITY.0 | Self::NODE.0);
+    pub const OVER_OTHERS: Self =
+        Self(Self::USERS.0 | Self::EXTERNAL_USERS.0 | Self::SECURITY.0 | Self::NODE.0);
 
     /// Returns true if all of `other` are among these.
     #[inline]
@@ -122,7 +125,13 @@ pub struct RoleKind {
 
 const SEE_AND_STATISTICS: Rights = Rights::SEE.and(Rights::STATISTICS);
 const APPLICATION: Rights = Rights::DATA.and(Rights::FLUSH).and(Rights::SEE);
-const NO_SERVICE: &str = "Belongs to a service that this server does not have: it allows nothing.";
+const SEES_ALL: Rights = SEE_AND_STATISTICS.and(Rights::SEE_USERS);
+const MANAGES: Rights = SEE_AND_STATISTICS
+    .and(Rights::NODE)
+    .and(Rights::BUCKET)
+    .and(Rights::FLUSH)
+    .and(Rights::COLLECTIONS)
+    .and(Rights::METRICS);
 
 const fn kind(
     name: &'static str,
@@ -134,6 +143,21 @@ const fn kind(
     RoleKind { name, title, about, depth, rights }
 }
 
+/// A role of a service that does not exist here.
+const fn absent(name: &'static str, title: &'static str, depth: Depth, about: &'static str) -> RoleKind {
+    kind(name, title, depth, Rights::NONE, about)
+}
+
+const QUERY: &str = "For the query service, which this server does not have: it allows nothing.";
+const FUNCTIONS: &str =
+    "For functions of the query service, which this server does not have: it allows nothing.";
+const SEQUENCES: &str =
+    "For sequences of the query service, which this server does not have: it allows nothing.";
+const SEARCH: &str = "For the search service, which this server does not have: it allows nothing.";
+const ANALYTICS: &str = "For the analytics service, which this server does not have: it allows nothing.";
+const EVENTING: &str = "For the eventing service, which this server does not have: it allows nothing.";
+const GATEWAY: &str = "For what Sync Gateway shows its own clients. Of this server it allows nothing.";
+
 /// All kinds of roles.
 pub const ROLES: &[RoleKind] = &[
     kind("admin", "Full Admin", Depth::Node, Rights::ALL, "May do everything."),
@@ -141,41 +165,85 @@ pub const ROLES: &[RoleKind] = &[
         "ro_admin",
         "Read-Only Admin",
         Depth::Node,
-        SEE_AND_STATISTICS.and(Rights::SEE_USERS).and(Rights::METRICS),
+        SEES_ALL.and(Rights::METRICS),
         "May see all settings, users and statistics, and no document.",
     ),
     kind(
         "cluster_admin",
         "Cluster Admin",
         Depth::Node,
-        SEE_AND_STATISTICS
-            .and(Rights::NODE)
-            .and(Rights::BUCKET)
-            .and(Rights::FLUSH)
-            .and(Rights::COLLECTIONS)
-            .and(Rights::METRICS),
+        MANAGES,
         "May manage the node, buckets and collections; neither users nor documents.",
     ),
     kind(
         "security_admin",
         "Security Admin",
         Depth::Node,
-        SEE_AND_STATISTICS.and(Rights::SEE_USERS).and(Rights::USERS).and(Rights::SECURITY),
+        SEES_ALL.and(Rights::USERS).and(Rights::EXTERNAL_USERS).and(Rights::SECURITY),
         "May manage all users and groups.",
+    ),
+    kind(
+        "ro_security_admin",
+        "Read-Only Security Admin",
+        Depth::Node,
+        SEES_ALL,
+        "May see users, groups and settings of security, and statistics.",
     ),
     kind(
         "user_admin_local",
         "Local User Admin",
         Depth::Node,
-        SEE_AND_STATISTICS.and(Rights::SEE_USERS).and(Rights::USERS),
+        SEES_ALL.and(Rights::USERS),
         "May manage users and groups, except those who manage the node or other users.",
+    ),
+    kind(
+        "security_admin_local",
+        "Local User Security Admin",
+        Depth::Node,
+        SEES_ALL.and(Rights::USERS),
+        "May manage users and groups, except those who manage the node or other users.",
+    ),
+    kind(
+        "user_admin_external",
+        "External User Admin",
+        Depth::Node,
+        SEES_ALL.and(Rights::EXTERNAL_USERS),
+        "May manage external users, who cannot log in, except those who manage the node or other users.",
+    ),
+    kind(
+        "security_admin_external",
+        "External User Security Admin",
+        Depth::Node,
+        SEES_ALL.and(Rights::EXTERNAL_USERS),
+        "May manage external users, who cannot log in, except those who manage the node or other users.",
+    ),
+    kind(
+        "replication_admin",
+        "XDCR Admin",
+        Depth::Node,
+        SEE_AND_STATISTICS,
+        "For replications to other clusters, which this server does not make: may see settings and statistics.",
+    ),
+    kind(
+        "backup_admin",
+        "Backup Full Admin",
+        Depth::Node,
+        MANAGES.and(Rights::DATA),
+        "May manage the node, buckets and collections, and read and write all documents; no users.",
+    ),
+    kind(
+        "eventing_admin",
+        "Eventing Full Admin",
+        Depth::Node,
+        SEE_AND_STATISTICS,
+        "For the eventing service, which this server does not have: may see settings and statistics.",
     ),
     kind(
         "external_stats_reader",
         "External Stats Reader",
         Depth::Node,
         Rights::METRICS,
-        "May read /metrics.",
+        "May read /metrics, and where it is.",
     ),
     kind(
         "bucket_admin",
@@ -241,15 +309,60 @@ pub const ROLES: &[RoleKind] = &[
         "May read documents with all attributes.",
     ),
     kind("data_monitoring", "Data Monitor", Depth::Collection, SEE_AND_STATISTICS, "May read statistics."),
-    kind("query_select", "Query Select", Depth::Collection, Rights::NONE, NO_SERVICE),
-    kind("query_insert", "Query Insert", Depth::Collection, Rights::NONE, NO_SERVICE),
-    kind("query_update", "Query Update", Depth::Collection, Rights::NONE, NO_SERVICE),
-    kind("query_delete", "Query Delete", Depth::Collection, Rights::NONE, NO_SERVICE),
-    kind("query_manage_index", "Query Manage Index", Depth::Collection, Rights::NONE, NO_SERVICE),
-    kind("query_system_catalog", "Query System Catalog", Depth::Node, Rights::NONE, NO_SERVICE),
-    kind("fts_admin", "Search Admin", Depth::Bucket, Rights::NONE, NO_SERVICE),
-    kind("fts_searcher", "Search Reader", Depth::Collection, Rights::NONE, NO_SERVICE),
-    kind("views_admin", "Views Admin", Depth::Bucket, Rights::NONE, NO_SERVICE),
+    kind(
+        "views_admin",
+        "Views Admin",
+        Depth::Bucket,
+        SEE_AND_STATISTICS.and(Rights::READ),
+        "For views, which this server does not have: may read a bucket's documents and statistics.",
+    ),
+    kind(
+        "views_reader",
+        "Views Reader",
+        Depth::Bucket,
+        Rights::READ.and(Rights::SEE),
+        "For views, which this server does not have: may read a bucket's documents.",
+    ),
+    absent("query_select", "Query Select", Depth::Collection, QUERY),
+    absent("query_insert", "Query Insert", Depth::Collection, QUERY),
+    absent("query_update", "Query Update", Depth::Collection, QUERY),
+    absent("query_delete", "Query Delete", Depth::Collection, QUERY),
+    absent("query_use_sequential_scans", "Query Use Sequential Scans", Depth::Collection, QUERY),
+    absent("query_manage_index", "Query Manage Index", Depth::Collection, QUERY),
+    absent("query_system_catalog", "Query System Catalog", Depth::Node, QUERY),
+    absent("query_external_access", "Query CURL Access", Depth::Node, QUERY),
+    absent("query_manage_global_functions", "Manage Global Functions", Depth::Node, FUNCTIONS),
+    absent("query_execute_global_functions", "Execute Global Functions", Depth::Node, FUNCTIONS),
+    absent("query_manage_functions", "Manage Scope Functions", Depth::Scope, FUNCTIONS),
+    absent("query_execute_functions", "Execute Scope Functions", Depth::Scope, FUNCTIONS),
+    absent(
+        "query_manage_global_external_functions",
+        "Manage Global External Functions",
+        Depth::Node,
+        FUNCTIONS,
+    ),
+    absent(
+        "query_execute_global_external_functions",
+        "Execute Global External Functions",
+        Depth::Node,
+        FUNCTIONS,
+    ),
+    absent("query_manage_external_functions", "Manage Scope External Functions", Depth::Scope, FUNCTIONS),
+    absent("query_execute_external_functions", "Execute Scope External Functions", Depth::Scope, FUNCTIONS),
+    absent("query_manage_sequences", "Manage Sequences", Depth::Scope, SEQUENCES),
+    absent("query_use_sequences", "Use Sequences", Depth::Scope, SEQUENCES),
+    absent("fts_admin", "Search Admin", Depth::Bucket, SEARCH),
+    absent("fts_searcher", "Search Reader", Depth::Collection, SEARCH),
+    absent("analytics_admin", "Analytics Admin", Depth::Node, ANALYTICS),
+    absent("analytics_reader", "Analytics Reader", Depth::Node, ANALYTICS),
+    absent("analytics_manager", "Analytics Manager", Depth::Bucket, ANALYTICS),
+    absent("analytics_select", "Analytics Select", Depth::Collection, ANALYTICS),
+    absent("eventing_manage_functions", "Eventing Manage Scope Functions", Depth::Scope, EVENTING),
+    absent("sync_gateway_configurator", "Sync Gateway Architect", Depth::Collection, GATEWAY),
+    absent("sync_gateway_app", "Sync Gateway Application", Depth::Collection, GATEWAY),
+    absent("sync_gateway_app_ro", "Sync Gateway Application Read Only", Depth::Collection, GATEWAY),
+    absent("sync_gateway_replicator", "Sync Gateway Replicator", Depth::Collection, GATEWAY),
+    absent("sync_gateway_dev_ops", "Sync Gateway Dev Ops", Depth::Node, GATEWAY),
 ];
 
 /// A role as a user has it.

@@ -221,6 +221,8 @@ fn document_statistics(
         _ => return false,
     };
     let Some(bucket) = peer.bucket.clone() else { return false };
+    // COMPAT: cbstats sends a blank behind the number.
+    let arguments = arguments.strip_suffix(b" ").unwrap_or(arguments);
     let at = arguments.iter().rposition(|byte| *byte == b' ').unwrap_or(0);
     let (name, vb) = arguments.split_at(at);
     let vb = std::str::from_utf8(vb).ok().and_then(|vb| vb.trim_start().parse::<u16>().ok());
@@ -258,7 +260,9 @@ pub(super) fn statistics(
     cx: &mut NodeContext,
     out: &mut Output,
 ) {
-    if !request.extras.is_empty() || !body.is_empty() {
+    // COMPAT: cbstats says in JSON which streams it wants listed. All are.
+    let is_filter = request.key == b"dcp" && wire::json::validate(body).is_ok();
+    if !request.extras.is_empty() || !(body.is_empty() || is_filter) {
         return answer.error(Status::EINVAL, "The request must not have extras or a value", out);
     }
     if peer.bucket.is_some() && document_statistics(peer, answer, request, cx, out) {

@@ -25,6 +25,7 @@ pub(super) fn gather(
         }
         b"dcp" => consumers::each(bucket, emit),
         b"dcpagg" => consumers::totals(bucket, arguments, emit),
+        b"collections-details" => collections(bucket, emit),
         // There are no checkpoints, tasks, threads of a pool or measured times that could be listed.
         b"checkpoint" | b"tasks" | b"scheduler" | b"runtimes" | b"dispatcher" | b"workload" | b"timings"
         | b"kvtimings" | b"kvstore" | b"range-scans" | b"eviction" => {}
@@ -41,6 +42,21 @@ pub(super) fn general(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)
     emit("ep_bucket_type", format_args!("{}", kind_name(kind)));
     let served = (0..bucket.vbuckets()).filter(|vb| bucket.serves(*vb)).count();
     emit("vb_active_num", format_args!("{served}"));
+}
+
+/// `stats collections-details`: the manifest that each vBucket follows, which is the same for all, and what is in it.
+fn collections(bucket: &Bucket, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let manifest = bucket.collections().manifest();
+    for vb in (0..bucket.vbuckets()).filter(|vb| bucket.serves(*vb)) {
+        emit(&format!("vb_{vb}:manifest:uid"), format_args!("{:#x}", manifest.uid));
+        emit(&format!("vb_{vb}:manifest:entries"), format_args!("{}", manifest.collections().count()));
+    }
+    for (scope, one) in manifest.collections() {
+        let id = one.id;
+        emit(&format!("{id:#x}:name"), format_args!("{}", one.name));
+        emit(&format!("{id:#x}:scope"), format_args!("{:#x}", scope.id));
+        emit(&format!("{id:#x}:max_ttl"), format_args!("{}", one.max_ttl_s));
+    }
 }
 
 fn kind_name(kind: BucketKind) -> &'static str {

@@ -32,6 +32,7 @@ use rapidhash::v3::RapidSecrets;
 
 use super::dirty::DirtySet;
 use super::rank;
+use crate::class_counters::ClassCounters;
 use crate::client_memory::Share;
 use crate::collections::Collections;
 use crate::mailbox::Cookie;
@@ -95,6 +96,8 @@ pub(crate) struct Resources {
     /// The part of the budget that client memory takes away.
     pub(crate) share: Share,
     pub(crate) collections: Collections,
+    /// Events by size class.
+    pub(crate) classes: ClassCounters,
 }
 
 /// What a vBucket needs to allocate, free and retire. Passed on by every operation: kept small.

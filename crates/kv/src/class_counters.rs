@@ -138,7 +138,7 @@ impl ClassCounters {
 pub(crate) fn weight(number: u64) -> u64 {
     if number <= EXACT {
         1
-    } else if number % STRIDE == 0 {
+    } else if number.is_multiple_of(STRIDE) {
         STRIDE
     } else {
         0

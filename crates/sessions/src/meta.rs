@@ -477,7 +477,12 @@ impl Operation<'_> {
         let (empties, invalidates) = (self.flags().has(b'x'), self.flags().has(b'I'));
         if empties {
             let expiry = self.expiry(b'T', now).unwrap_or(Expiry::At(0));
-            let (flags, new_cas) = (self.flags().client_flags(), self.new_cas());
+            // COMPAT: the CAS stays, unless another is named or the item is invalidated as well.
+            let new_cas = match self.new_cas() {
+                0 if !invalidates => cas,
+                named => named,
+            };
+            let flags = self.flags().client_flags();
             entry.store(Store { flags, expiry, datatype: 0, value: Value::Bytes(b""), new_cas })?;
         }
         if invalidates {

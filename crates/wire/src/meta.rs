@@ -21,6 +21,8 @@ use crate::text::{self, Error, KEY_MAX, Line, Tokens};
 const WORDS_MAX: usize = 20;
 /// Most flags of a command that has its name and a key before them.
 const FLAGS_MAX: usize = WORDS_MAX - 2;
+/// Words behind a key that are looked at in any case.
+const SCANNED_WORDS: usize = 22;
 
 /// A meta command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,17 +88,27 @@ fn command<'a>(verb: Verb, key: Key<'a>, flags: Flags<'a>) -> Line<'a> {
     Line::Command(text::Command::Meta(Command { verb, key, flags }))
 }
 
-/// Parses a key and flags.
-fn key_and_flags(mut tokens: Tokens<'_>) -> Result<(Key<'_>, Flags<'_>), Error> {
-    let key = tokens.next().filter(|key| key.len() <= KEY_MAX).ok_or(Error::BadFormat)?;
-    if tokens.remaining() > FLAGS_MAX {
-        return Err(Error::FlagsTooLong);
-    }
-    Flags::parse(tokens, key)
+/// Parses flags, at most `most`, behind a key.
+fn key_and_flags<'a>(key: &'a [u8], words: Tokens<'a>, most: usize) -> Result<(Key<'a>, Flags<'a>), Error> {
+    let parsed = if key.len() > KEY_MAX {
+        Err(Error::BadFormat)
+    } else if words.remaining() > most {
+        Err(Error::FlagsTooLong)
+    } else {
+        Flags::parse(words, key)
+    };
+    parsed.map_err(|error| if has_no_flag(words) { Error::NoFlag } else { error })
 }
 
-fn get(tokens: Tokens<'_>) -> Line<'_> {
-    match key_and_flags(tokens) {
+/// COMPAT: a word that cannot be a flag outranks all other errors, if it is among the first.
+#[cold]
+fn has_no_flag(words: Tokens<'_>) -> bool {
+    words.take(SCANNED_WORDS).any(|word| word.first().is_some_and(|letter| !Flags::may_be(*letter)))
+}
+
+fn get(mut tokens: Tokens<'_>) -> Line<'_> {
+    let Some(key) = tokens.next() else { return Line::Malformed(Error::BadFormat) };
+    match key_and_flags(key, tokens, FLAGS_MAX) {
         Ok((key, flags)) => command(Verb::Get, key, flags),
         Err(error) => Line::Malformed(error),
     }
@@ -106,18 +118,13 @@ fn set(mut tokens: Tokens<'_>) -> Line<'_> {
     let (Some(key), Some(length)) = (tokens.next(), tokens.next().and_then(text::block_length)) else {
         return Line::Malformed(Error::BadFormat);
     };
-    let parsed = if key.len() > KEY_MAX {
-        Err(Error::BadFormat)
-    } else if tokens.remaining() > FLAGS_MAX - 1 {
-        Err(Error::FlagsTooLong)
-    } else {
-        Flags::parse(tokens, key).and_then(|(key, flags)| Ok((key, flags, set_mode(&flags)?)))
-    };
-    match parsed {
+    let parsed = key_and_flags(key, tokens, FLAGS_MAX - 1);
+    match parsed.and_then(|(key, flags)| Ok((key, flags, set_mode(&flags)?))) {
         Ok((key, flags, mode)) => {
             let command = Command { verb: Verb::Set(mode), key, flags };
             Line::Storage(text::Command::Meta(command), length)
         }
+        Err(Error::NoFlag) => Line::Malformed(Error::NoFlag),
         Err(error) => Line::MalformedStorage(error, length),
     }
 }
@@ -133,18 +140,17 @@ fn set_mode(flags: &Flags<'_>) -> Result<SetMode, Error> {
     }
 }
 
-fn delete(tokens: Tokens<'_>) -> Line<'_> {
-    match key_and_flags(tokens) {
+fn delete(mut tokens: Tokens<'_>) -> Line<'_> {
+    let Some(key) = tokens.next() else { return Line::Malformed(Error::BadFormat) };
+    match key_and_flags(key, tokens, FLAGS_MAX) {
         Ok((key, flags)) => command(Verb::Delete, key, flags),
         Err(error) => Line::Malformed(error),
     }
 }
 
-fn arithmetic(tokens: Tokens<'_>) -> Line<'_> {
-    if tokens.rest().is_empty() {
-        return Line::Malformed(Error::BadFormat);
-    }
-    let (key, flags) = match key_and_flags(tokens) {
+fn arithmetic(mut tokens: Tokens<'_>) -> Line<'_> {
+    let Some(key) = tokens.next() else { return Line::Malformed(Error::BadFormat) };
+    let (key, flags) = match key_and_flags(key, tokens, FLAGS_MAX) {
         Ok(parsed) => parsed,
         Err(error) => return Line::Malformed(vague(error)),
     };
@@ -161,6 +167,9 @@ fn debug(mut tokens: Tokens<'_>) -> Line<'_> {
     let Some(key) = tokens.next().filter(|key| key.len() <= KEY_MAX) else {
         return Line::Malformed(Error::BadFormat);
     };
+    if has_no_flag(tokens) {
+        return Line::Malformed(Error::NoFlag);
+    }
     let key = match (tokens.next(), tokens.next()) {
         (Some(b"b"), after) => match (Key::encoded(key), after) {
             (Some(key), _) => key,

@@ -40,9 +40,6 @@ impl<'a> Flags<'a> {
         let mut opaque_too_long = false;
         for word in words {
             let Some((&letter, token)) = word.split_first() else { continue };
-            if !matches!(letter, b'0'..=b'9' | b'A'..=b'z') {
-                return Err(Error::NoFlag);
-            }
             if flags.has(letter) {
                 return Err(Error::DuplicateFlag);
             }
@@ -66,7 +63,8 @@ impl<'a> Flags<'a> {
                 b'F' => digits_32(token).map(drop).ok_or(failure.unwrap_or(Error::BadFormat)),
                 b'J' => digits(token).map(drop).ok_or(Error::BadInitial),
                 b'D' => digits(token).map(drop).ok_or(Error::BadDeltaFlag),
-                _ => return Err(Error::InvalidFlag),
+                letter if Self::may_be(letter) => return Err(Error::InvalidFlag),
+                _ => return Err(Error::NoFlag),
             };
             failure = valid.err().or(failure);
         }
@@ -75,6 +73,11 @@ impl<'a> Flags<'a> {
             None if opaque_too_long => Err(Error::OpaqueTooLong),
             None => Ok((key, flags)),
         }
+    }
+
+    /// Returns true if a flag may begin with that letter, whether or not there is one.
+    pub(super) const fn may_be(letter: u8) -> bool {
+        matches!(letter, b'0'..=b'9' | b'A'..=b'z')
     }
 
     /// Returns true if a flag of that letter was given.

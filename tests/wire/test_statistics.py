@@ -3,10 +3,11 @@ what monitors require of them."""
 
 import fnmatch
 import re
+import socket
 
 import pytest
 
-from tests import servers
+from tests import frames, servers
 from tests.wire.test_key_lists import Text
 
 # As 1.6.45 lists them (with `-m 64`, without further options), in its order. A newer oracle is asked itself.
@@ -142,3 +143,23 @@ def test_evictions_and_reclaimed_items_are_counted_by_class():
         assert sums["direct_reclaims"] == int(general["direct_reclaims"])
         assert one.ask(b"stats reset") == b"RESET"
         assert all(value == "0" for name, value in one.stats(b"items").items() if name.endswith((":evicted", ":evicted_time", ":reclaimed")))
+
+
+def test_prefixes_are_dumped_over_the_binary_protocol(node):
+    with Text(node.memcached) as text, socket.create_connection(node.memcached, timeout=60) as one:
+        def stat(key):
+            one.sendall(frames.request(frames.STAT, key=key))
+            data = b""
+            # The list ends with an answer that has neither key nor value.
+            while len(data) < 24 or data[-24:-20] != b"\x81\x10\0\0" and data[6:8] == b"\0\0":
+                data += one.recv(1 << 16)
+            return data
+
+        assert stat(b"detail on")[6:8] == b"\0\0"
+        for command in (b"set pre:a 0 0 1\r\nx", b"delete pre:a"):
+            text.ask(command)
+        dumped = stat(b"detail dump")
+        lines = b"PREFIX pre get 0 hit 0 set 1 del 1\r\nEND\r\n"
+        assert dumped[24:-24] == b"detailed" + lines
+        assert b"\r\n".join([*text.list(b"stats detail dump", b"END"), b"END\r\n"]) == lines
+        assert stat(b"detail off")[6:8] == b"\0\0" and stat(b"detail x")[6:8] == b"\0\1"

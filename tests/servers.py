@@ -2,7 +2,7 @@
 
 `Dormouse` starts the binary named by the environment variable DORMOUSE (default: target/quick/dormouse) with every port
 chosen by the kernel, and reads the ports from DATA/endpoints.json, or without a data directory from the banner.
-`Memcached` starts Debian's memcached on a free port.
+`Memcached` starts the binary named by MEMCACHED (default: Debian's memcached) on a free port.
 
 Both are context managers. A child is only ever terminated by the process id that this file started.
 """
@@ -49,7 +49,13 @@ def dormouse_binary():
 
 
 def memcached_binary():
-    return shutil.which("memcached")
+    return os.environ.get("MEMCACHED") or shutil.which("memcached")
+
+
+def memcached_version():
+    """E.g. (1, 6, 18)."""
+    said = subprocess.run([memcached_binary(), "-V"], capture_output=True, text=True, check=True).stdout
+    return tuple(map(int, re.search(r"(\d+)\.(\d+)\.(\d+)", said).groups()))
 
 
 def _ports():
@@ -89,7 +95,7 @@ def wait_listening(address, process, timeout_s=START_TIMEOUT_S):
 
 
 class Memcached:
-    """Debian's memcached, the oracle of the differential test."""
+    """memcached, the oracle of the differential test."""
 
     def __init__(self, *arguments):
         self.address = ("127.0.0.1", free_port())

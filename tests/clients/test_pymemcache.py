@@ -189,7 +189,7 @@ def test_quit_closes(node):
 def test_shutdown_is_refused_unless_enabled(client):
     with socket.create_connection((client.server[0], client.server[1]), timeout=5) as one:
         one.sendall(b"shutdown\r\n")
-        assert one.recv(100) == b"ERROR: shutdown not enabled\r\n"
+        assert one.recv(100) == b"SERVER_ERROR: shutdown not enabled\r\n"
         one.sendall(b"mn\r\n")
         assert one.recv(100) == b"MN\r\n"
 

@@ -5,6 +5,7 @@
     python -m tests.differential --only 7:text           one script of a failure report
     python -m tests.differential --subject memcached     self-test: memcached against itself
     python -m tests.differential --address 127.0.0.1:11211
+    MEMCACHED=/path/to/memcached python -m tests.differential
 
 Exit code 0: no difference; 1: differences, each shown with a minimal script.
 """
@@ -20,6 +21,8 @@ from tests import servers
 from . import mutants, pair, scripts, shrink
 from .script import show_script
 
+# From this version on everything is compared; see differences.md.
+NEWEST = (1, 6, 45)
 # Its background threads briefly hold items, which affects the length of decremented numbers.
 MEMCACHED_ARGUMENTS = ("-m", "1024", "-c", "512", "-o", "no_lru_crawler,no_lru_maintainer")
 # memcached itself is not quite deterministic. A difference that does not recur in this many reruns is shown, and
@@ -47,6 +50,7 @@ def parse(arguments):
 
 def plan(options):
     """Yields (name, rounds)."""
+    newest = servers.memcached_version() >= NEWEST
     if options.only:
         seed, _, kind = options.only.rpartition(":")
         if seed == "timed":
@@ -54,7 +58,7 @@ def plan(options):
         elif seed == "fixed":
             yield options.only, scripts.FIXED[kind]
         else:
-            yield options.only, scripts.random_script(seed, kind)
+            yield options.only, scripts.random_script(seed, kind, newest)
         return
     for name, rounds in scripts.FIXED.items():
         yield f"fixed:{name}", rounds
@@ -63,7 +67,7 @@ def plan(options):
         if number >= options.scripts if options.seconds is None else time.monotonic() > deadline:
             break
         for kind in options.kind or scripts.KINDS:
-            yield f"{options.seed}.{number}:{kind}", scripts.random_script(f"{options.seed}.{number}", kind)
+            yield f"{options.seed}.{number}:{kind}", scripts.random_script(f"{options.seed}.{number}", kind, newest)
     if not options.no_timed:
         for name, rounds in scripts.TIMED.items():
             yield f"timed:{name}", rounds

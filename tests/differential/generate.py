@@ -22,6 +22,7 @@ EXPTIMES = (
     # Negative ones as libmemcached writes them.
     b"2147483648", b"4294967295", b"4294967196",
 )
+UNSIGNED_EXPTIMES = EXPTIMES[-3:]
 BAD_EXPTIMES = (b"abc", b"1x", b"1.5", b"--1", b"1e3")
 FLAGS = (b"0", b"0", b"0", b"1", b"42", b"65535", b"65536", b"4294967295")
 
@@ -53,6 +54,10 @@ class Source:
 
     def exptime(self):
         return self.pick((40, self.random.choice(EXPTIMES)), (1, self.random.choice(BAD_EXPTIMES)))
+
+    def ttl_since(self, exptime):
+        """The row for an expiration time of anything but a store."""
+        return "times" if exptime in UNSIGNED_EXPTIMES else ""
 
     def delta(self):
         return self.random.choice(NUMBERS)

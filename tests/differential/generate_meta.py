@@ -1,13 +1,13 @@
-"""Random meta commands: mg ms md ma mn me with every flag memcached 1.6.18 documents, and malformed ones."""
+"""Random meta commands: mg ms md ma mn me with the flags that memcached documents, and malformed ones."""
 
 import base64
 
-from .generate import APPEND_MOST, BAD_NUMBERS, BASE64_KEYS, LARGE_FITS, Source
+from .generate import APPEND_MOST, BAD_EXPTIMES, BAD_NUMBERS, BASE64_KEYS, LARGE_FITS, UNSIGNED_EXPTIMES, Source
 from .script import Cas, Step
 
 GET_FLAGS = (b"c", b"f", b"h", b"k", b"l", b"q", b"s", b"t", b"u", b"v")
 KEY_MAX_IN_BASE64 = 186
-UNKNOWN_FLAGS = (b"y", b"z", b"A", b"!", b"\x7f", b"9")
+UNKNOWN_FLAGS = (b"y", b"z", b"A", b"S", b"!", b"\x7f", b"9", b"_")
 
 
 class MetaSource(Source):
@@ -36,10 +36,9 @@ class MetaSource(Source):
             # CAS values are compared per key.
             flags.append(b"k")
         self.random.shuffle(flags)
-        if flags and self.random.random() < 0.01:
-            flags.append(self.random.choice(flags))
-        if self.random.random() < 0.01:
-            flags.append((self.random.choice(UNKNOWN_FLAGS),))
+        self.is_refused = self.random.random() < 0.02
+        if self.is_refused:
+            flags.append(self.random.choice(flags) if flags and self.random.random() < 0.5 else (self.random.choice(UNKNOWN_FLAGS),))
         pieces = [b" ".join([verb, key, *numbers])]
         for flag in flags:
             pieces.append(b" ")
@@ -72,7 +71,9 @@ class MetaSource(Source):
         # With a time in the past the oracle counts below 0, and handles `R` in a way of its own.
         ttl = self.random.choice((b"0", b"100", b"1000", b"2592000", b"2000000000"))
         flags += self.some((0.12, self.ttl(b"N")), (0.25, (b"R" + self.random.choice((b"0", b"30", b"500", b"2000", b"3000000")),)), (0.12, (b"T" + ttl,)))
-        return Step((*self.line(b"mg", key, [], flags), b"\r\n"), reads=True)
+        known = self.some((0.1, self.cas(raw)))
+        line = self.line(b"mg", key, [], flags + known)
+        return Step((*line, b"\r\n"), reads=True, since=self.since(flags) or ("mg-C" if known else "meta-errors" if self.is_refused else ""))
 
     def set(self):
         raw, key, flags = self.key_and_flags()
@@ -84,22 +85,37 @@ class MetaSource(Source):
             value = value[:APPEND_MOST]
         # The servers differ on a value too large for a conditional store (differences.md).
         value = value[:LARGE_FITS]
-        return Step((*self.line(b"ms", key, [b"%d" % len(value)], flags), b"\r\n", value, b"\r\n"))
+        length = self.some((0.2, b"s"))
+        line = self.line(b"ms", key, [b"%d" % len(value)], flags + length)
+        since = "ms-s" if length else "meta-errors" if self.is_refused or (b"MSET",) in flags or (b"M",) in flags else ""
+        return Step((*line, b"\r\n", value, b"\r\n"), since=self.since(flags) or since)
 
     def delete(self):
         raw, key, flags = self.key_and_flags()
-        flags += self.common() + self.some((0.3, self.cas(raw)), (0.45, b"I"), (0.25, self.ttl(b"T")))
-        return Step((*self.line(b"md", key, [], flags), b"\r\n"))
+        cas = self.some((0.3, self.cas(raw)))
+        flags += self.common() + cas + self.some((0.45, b"I"), (0.25, self.ttl(b"T")))
+        empties = self.some((0.1, b"x"))
+        line = self.line(b"md", key, [], flags + empties)
+        is_refused = self.is_refused or cas and cas[0][1] == b"abc" or any(f[:1] == (b"T" + t,) for f in flags if isinstance(f, tuple) for t in BAD_EXPTIMES)
+        return Step((*line, b"\r\n"), since=self.since(flags) or ("md-x" if empties else "meta-errors" if is_refused else ""))
 
     def arithmetic(self):
         raw, key, flags = self.key_and_flags()
         mode = (b"M" + self.pick((10, self.random.choice((b"I", b"i", b"+", b"D", b"d", b"-"))), (1, b"X"), (1, b"")),)
         flags += self.common()
-        flags += self.some(
-            (0.2, self.cas(raw)), (0.3, self.ttl(b"N")), (0.3, (b"J" + self.number(),)), (0.4, (b"D" + self.number(),)),
+        vivifies = self.some((0.3, self.ttl(b"N")))
+        initial, delta = self.number(), self.number()
+        flags += vivifies + self.some(
+            (0.2, self.cas(raw)), (0.3, (b"J" + initial,)), (0.4, (b"D" + delta,)),
             (0.5, mode), (0.3, b"t"), (0.3, b"c"), (0.5, b"v"),
         )
-        return Step((*self.line(b"ma", key, [], flags), b"\r\n"), counts=True)
+        line = self.line(b"ma", key, [], flags)
+        is_new = (b"M",) in flags or any(n in BAD_NUMBERS for n in (initial, delta)) or self.is_refused
+        since = "ma-q" if vivifies and b"q" in flags else "meta-errors" if is_new else ""
+        return Step((*line, b"\r\n"), counts=True, since=self.since(flags) or since)
+
+    def since(self, flags):
+        return "times" if any(f[0][1:] in UNSIGNED_EXPTIMES and f[0][:1] in b"TNR" for f in flags if isinstance(f, tuple)) else ""
 
     def number(self):
         return self.pick((20, self.delta()), (1, self.random.choice(BAD_NUMBERS)))
@@ -109,7 +125,10 @@ class MetaSource(Source):
 
     def debug(self):
         raw, key, flags = self.key_and_flags()
-        return Step((*self.line(b"me", key, [], flags), b"\r\n"))
+        if flags:
+            # Row `me-b` of differences.md.
+            return Step((b"me %s b k\r\n" % key,))
+        return Step((b"me %s\r\n" % key,))
 
     def broken(self):
         key, value = self.key(), self.small_value()
@@ -127,5 +146,7 @@ class MetaSource(Source):
             (b"ms %s %d q\r\n%s" % (key, size + 5, value), 5), (b"ms %s %d\r\n%s" % (key, max(size - 1, 0), value), 0),
             (b"ms %s %dx\r\n%s" % (key, size, value), 0),
             (b"mg %s %s" % (key, b" ".join([b"v"] * 30)), 0), (b"MG %s v" % key, 0),
+            (b"mg %s v k O1 t f h l s c u q T5 N5 R5 P L I" % key, 0), (b"ms %s %d F4294967296\r\n%s" % (key, size, value), 0),
+            (b"ms %s %d T2147483648\r\n%s" % (key, size, value), 0), (b"ms %s %d T5\x00\r\n%s" % (key, size, value), 0),
         ))
-        return Step((line, b"\r\n"), short=short, reads=True)
+        return Step((line, b"\r\n"), short=short, reads=True, since="meta-errors")

@@ -46,6 +46,7 @@ class Step:
     `counts`    an increment or decrement: it must not follow one that reads in the same round, because
                 the oracle keeps the old length of a number (padded with spaces) only while the item is not held
     `first`     it must not follow anything: the oracle discards answers that were not sent yet
+    `since`     memcached answers it differently before 1.6.45: the row of differences.md that says how
     """
 
     pieces: tuple
@@ -54,6 +55,7 @@ class Step:
     reads: bool = False
     counts: bool = False
     first: bool = False
+    since: str = ""
 
     def bytes_for(self, known, protocol):
         return b"".join(p.write(known, protocol) if isinstance(p, Cas) else p for p in self.pieces)

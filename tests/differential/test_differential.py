@@ -1,6 +1,8 @@
 """Dormouse answers as memcached does; faulty servers show that the check itself can fail."""
 
 import os
+import pathlib
+import re
 
 import pytest
 
@@ -59,6 +61,15 @@ def test_the_same_seed_gives_the_same_script():
     for kind in scripts.KINDS:
         assert scripts.random_script("5.1", kind) == scripts.random_script("5.1", kind)
         assert scripts.random_script("5.1", kind) != scripts.random_script("5.2", kind)
+
+
+def test_what_an_old_oracle_is_not_sent_is_named():
+    page = (pathlib.Path(__file__).parent / "differences.md").read_text()
+    rows = set(re.findall(r"^\| `([\w-]+)` \|", page.partition("## Not sent to an oracle")[2].partition("## Not generated")[0], re.M))
+    used = {step.since for kind in scripts.KINDS for number in range(300) for one in scripts.random_script(f"8.{number}", kind) for step in one.steps}
+    assert used - {""} == rows
+    old = [step for kind in scripts.KINDS for number in range(20) for one in scripts.random_script(f"8.{number}", kind, newest=False) for step in one.steps]
+    assert len(old) > 4000 and not any(step.since for step in old)
 
 
 def test_a_cas_that_changes_by_itself_is_noticed():

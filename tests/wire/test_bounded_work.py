@@ -166,3 +166,19 @@ def test_a_login_does_not_wait_for_an_edit(one_worker):
             BinaryConnection.opened(one_worker.kv, timeout_s=SOON_S).close()
             logins += 1
     assert answer and logins >= SERVED_BETWEEN, f"{logins} logins and {changes} changes before {answer[:24]!r}"
+
+
+@pytest.mark.parametrize("pipeline", [1, 7, 1000])
+def test_a_turn_has_as_many_requests_as_configured(pipeline):
+    sent = 500
+    config = f"[limits]\npipeline = {pipeline}\n[[bucket]]\nname = \"default\"\nmemory = \"64MiB\"\n"
+    with servers.Dormouse(config=config, buckets=(), workers=1) as server, Text(server.memcached) as one, Text(server.memcached) as text:
+        assert text.stats(b"settings")["reqs_per_event"] == str(pipeline)
+        for line in (b"mn\r\n", b"get none\r\n"):
+            before = int(text.stats()["conn_yields"])
+            one.send(line * sent)
+            assert [one.lines.readline() for _ in range(sent)] == [b"MN\r\n" if line == b"mn\r\n" else b"END\r\n"] * sent
+            yields = int(text.stats()["conn_yields"]) - before
+            # All of it may arrive in a few pieces.
+            least, most = (sent - 1) // pipeline, -(-sent // pipeline) + 5
+            assert least - 5 <= yields <= most, (pipeline, yields)

@@ -67,9 +67,12 @@ def full():
 def test_every_key_is_listed(full):
     expected = {b"key-%d" % number for number in range(KEYS)} | {b"long"}
     with Text(full.memcached) as one:
-        metadata = one.list(b"lru_crawler metadump all", b"END")
+        begun, *metadata = one.list(b"lru_crawler metadump all", b"END")
+        assert begun == b"OK"
+        assert all(line.endswith((b" flags=7 ", b" flags=0 ")) for line in metadata)
         assert {line.split(b" ")[0].removeprefix(b"key=") for line in metadata} == expected
-        commands = one.list(b"lru_crawler mgdump hash", b"EN")
+        begun, *commands = one.list(b"lru_crawler mgdump hash", b"EN")
+        assert begun == b"OK"
         assert {line.removeprefix(b"mg ") for line in commands} == expected
         # A cachedump client requests one class after the other, and learns at the end that there are no more.
         listed = set()
@@ -88,17 +91,17 @@ def test_a_client_that_does_not_read_its_list_holds_nobody_up_and_takes_no_memor
         for _ in range(200):
             assert other.list(b"get key-1", b"END") == [b"VALUE key-1 7 3", b"abc"]
             assert int(other.stats(b"memory")["in_flight"]) < 4 << 20
-        assert len(slow.rest(b"END")) == KEYS + 1
+        assert len(slow.rest(b"END")) == KEYS + 2
 
 
 def test_requests_behind_a_list_are_answered_behind_it(full):
     with Text(full.memcached) as one:
         one.send(b"version\r\nlru_crawler mgdump all\r\nget long\r\nlru_crawler mgdump 63\r\nmn\r\n")
         assert one.lines.readline().startswith(b"VERSION ")
-        assert len(one.rest(b"EN")) == KEYS + 1
+        assert len(one.rest(b"EN")) == KEYS + 2
         assert one.lines.readline() == b"VALUE long 0 5000\r\n"
         one.rest(b"END")
-        assert [one.lines.readline() for _ in range(2)] == [b"EN\r\n", b"MN\r\n"]
+        assert [one.lines.readline() for _ in range(3)] == [b"OK\r\n", b"EN\r\n", b"MN\r\n"]
 
 
 def test_bytes_and_processor_times_are_counted(full):

@@ -165,7 +165,7 @@ def counter(opcode, key, initial, expiry):
 
 def test_words_are_memcacheds():
     words = [b"", b"fetchers", b"mutations evictions connevents", b"rawcmds", b"sysevents", b"proxyreqs", b"proxyevents", b"proxyuser"]
-    words += [b"deletions", b"proxycmds", b"bogus", b"fetchers bogus", b"Fetchers"]
+    words += [b"proxycmds", b"bogus", b"fetchers bogus", b"Fetchers"]
 
     def answers(address):
         found = []
@@ -178,6 +178,44 @@ def test_words_are_memcacheds():
         expected = answers(memcached.address)
         assert {answer for _, answer in expected} == {b"OK", b"ERROR"}
         assert answers(server.memcached) == expected
+
+
+def test_deletions_are_told():
+    """As memcached 1.6.45 does; its commands only, not those of the binary protocol."""
+    with servers.Dormouse() as server, Watcher(server.memcached, b"deletions") as watcher, Text(server.memcached) as client:
+        for command in (b"set b:c 0 0 3\r\nabc", b"delete b:c", b"delete b:c", b"ms m 2\r\nxy", b"md m I", b"md m x", b"md m", b"md m"):
+            client.ask(command)
+        lines = [re.sub(rb"ts=\d+\.\d+ gid=\d+ ", b"", line) for line in watcher.lines_within()]
+        assert lines == [
+            b"type=deleted key=b%3Ac cmd=delete clsid=1 size=3",
+            b"type=deleted key=m cmd=md clsid=1 size=2",
+            b"type=deleted key=m cmd=md clsid=1 size=0",
+        ]
+
+
+def test_the_reason_of_an_end_is_told():
+    """As in memcached: an end that the client did not ask for is an error."""
+    endings = {
+        "quit": (b"quit\r\n", b"normal"),
+        "binary QUIT": (frames.request(0x07), b"normal"),
+        "binary QUITQ": (frames.request(0x17), b"normal"),
+        "closed": (b"", b"normal"),
+        "closed within a request": (b"set a 0 0 5\r\nxx", b"normal"),
+        "HTTP": (b"GET / HTTP/1.1\r\n", b"error"),
+        "line without end": (b"x" * 100_000, b"error"),
+    }
+    for name, (sent, reason) in endings.items():
+        with servers.Dormouse() as server, Watcher(server.memcached, b"connevents") as watcher:
+            one = socket.create_connection(server.memcached, timeout=60)
+            one.sendall(sent)
+            if reason == b"normal" and b"quit" not in sent and not name.startswith("binary"):
+                one.shutdown(socket.SHUT_WR)
+            while one.recv(1 << 16):
+                pass
+            lines = watcher.lines_within()
+            one.close()
+            ends = [re.search(rb"type=conn_close .* reason=(\w+)", line) for line in lines]
+            assert [end.group(1) for end in ends if end] == [reason], (name, lines)
 
 
 def test_connections_are_told(tmp_path):

@@ -77,7 +77,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
         threads: net::executing_threads(workers) + OTHER_THREADS,
         shutdown_command: config.node.shutdown_command,
         // COMPAT: libmemcached assumes that a server below 1.4 lacks half of the protocol (memccapable shows it).
-        version: concat!("1.6.18-dormouse-", env!("CARGO_PKG_VERSION")).into(),
+        version: concat!("1.6.45-dormouse-", env!("CARGO_PKG_VERSION")).into(),
         seed: u64::from_le_bytes(machine::random()?),
     };
     let node = Node::new(settings, limits(&config));

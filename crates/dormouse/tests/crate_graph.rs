@@ -63,6 +63,7 @@ const ENGINE_ORDER: &[&str] = &[
     "key",
     "sizes",
     "meters",
+    "class_counters",
     "settings",
     "collections",
     "memory_policy",

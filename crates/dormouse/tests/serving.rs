@@ -113,7 +113,7 @@ fn the_memcached_port_serves_the_only_bucket_that_is_named() {
 fn the_shutdown_command_stops_it_only_where_enabled() {
     let server = Server::start(&["--memory", "64MiB"]);
     let mut client = server.memcached();
-    assert_eq!(exchange(&mut client, b"shutdown\r\n", "\r\n"), "ERROR: shutdown not enabled\r\n");
+    assert_eq!(exchange(&mut client, b"shutdown\r\n", "\r\n"), "SERVER_ERROR: shutdown not enabled\r\n");
     drop(server);
     let scratch = Scratch::new();
     let file = scratch.file("node.toml", "[node]\nshutdown_command = true\nmemory = \"64MiB\"\n");

@@ -30,6 +30,7 @@ use memory::{Gauge, Heap, LargeBlock, Quiescence, Shards, SizeClass, Tenant};
 use rapidhash::v3::RapidSecrets;
 use wire::snappy;
 
+use crate::class_counters::{self, ClassCounter, ClassCounters};
 use crate::client_memory::Share;
 use crate::collections::{Collections, Keep, Manifest};
 use crate::doorbell::Doorbell;
@@ -262,6 +263,7 @@ impl Bucket {
                 collections,
                 vbuckets: settings.vbuckets,
                 tombstone_age_s: settings.tombstone_age_s(),
+                classes: ClassCounters::new(threads + 1),
             },
             configured_budget: AtomicU64::new(settings.memory_bytes),
             buffer_bytes: AtomicI64::new(0),
@@ -536,6 +538,7 @@ impl Bucket {
         if attention & (attention::FLUSH | attention::GATES) != 0 {
             self.attend(cx, at.vb)?;
         }
+        let thread = cx.thread;
         let mut locked = self.lock(cx, at.vb);
         if !self.resources.collections.has(key.collection) {
             return Err(Unavailable::NoCollection);
@@ -543,22 +546,27 @@ impl Bucket {
         if attention & attention::ADOPTED != 0 && locked.is_adopted(at.hash) {
             return Err(Unavailable::ReCommit);
         }
-        let (mut outcome, mut dead, mut seen) = (Meter::GetMisses, None, None);
+        let (mut dead, mut seen) = (None, None);
         if attention & attention::WATCHED != 0 {
             seen = Some(Lookup::before(&mut locked, key, at.hash));
         }
         let result = match locked.look_up(key, at.hash) {
             Ok(present) => {
-                outcome = Meter::GetHits;
                 let result = f(Some(Document::new(&locked, &present)));
                 locked.record_access(present);
                 if locked.has_missed() {
                     drop(locked);
                     return Err(self.note_missed());
                 }
+                let weight = class_counters::weight(self.meters.next(thread, Meter::GetHits as usize));
+                if weight > 0 {
+                    let size = Document::new(&locked, &present).item_size();
+                    self.count_weighed(thread, size, ClassCounter::GetHits, weight);
+                }
                 result
             }
             Err(why) => {
+                self.meters.add(thread, Meter::GetMisses as usize, 1);
                 dead = why;
                 f(None)
             }
@@ -566,13 +574,8 @@ impl Bucket {
         let armed_s = locked.armed_s();
         drop(locked);
         self.expiry_entered(armed_s);
-        self.count(cx, Meter::CmdGet, 1);
-        self.count(cx, outcome, 1);
-        match dead {
-            None => {}
-            Some(Dead::Expired) => self.count(cx, Meter::GetExpired, 1),
-            Some(Dead::Flushed) => self.count(cx, Meter::GetFlushed, 1),
-            Some(Dead::Deleted) => {}
+        if let Some(dead) = dead {
+            self.count_dead(cx, dead);
         }
         if let Some(seen) = seen {
             self.report_lookup(cx, key, seen);
@@ -631,10 +634,14 @@ impl Bucket {
         let mut entry = Entry::new(locked, key, at.hash, uuid, may_take_long);
         let result = f(&mut entry);
         let (armed_s, missed, is_glance) = (entry.armed_s(), entry.has_missed(), entry.is_glance());
+        let dead = entry.met_dead();
         drop(entry);
         self.expiry_entered(armed_s);
         if missed {
             return Err(self.note_missed());
+        }
+        if let Some(dead) = dead {
+            self.count_dead(cx, dead);
         }
         if let Some(seen) = seen
             && !is_glance
@@ -769,22 +776,71 @@ impl Bucket {
         self.expiry_due_s.fetch_min(due_s.unwrap_or(u32::MAX), Relaxed);
     }
 
-    /// Counts an event in this thread's shard of the meters.
+    /// Counts a lookup that met a document which is no longer to be seen.
+    #[cold]
+    fn count_dead(&self, cx: &ThreadContext, dead: Dead) {
+        match dead {
+            Dead::Expired => self.count(cx, Meter::GetExpired, 1),
+            Dead::Flushed => self.count(cx, Meter::GetFlushed, 1),
+            Dead::Deleted => {}
+        }
+    }
+
+    /// Counts an event of an item of this size in its class.
+    pub fn count_in_class(&self, cx: &ThreadContext, size: usize, counter: ClassCounter) {
+        self.resources.classes.count(cx.thread, size, counter, 1);
+    }
+
+    /// The same for one of many events that stands for `weight` of them.
+    #[cold]
+    fn count_weighed(&self, thread: usize, size: usize, counter: ClassCounter, weight: u64) {
+        self.resources.classes.count(thread, size, counter, weight);
+    }
+
+    /// Counts a store of an item of this size.
+    #[inline]
+    fn count_set(&self, cx: &ThreadContext, size: usize) {
+        let weight = class_counters::weight(self.meters.next(cx.thread, Meter::CmdSet as usize));
+        if weight > 0 {
+            self.count_weighed(cx.thread, size, ClassCounter::CmdSet, weight);
+        }
+    }
+
+    /// Counts a retrieval that found an item of this size, or none.
+    pub fn count_get(&self, cx: &ThreadContext, found: Option<usize>) {
+        let Some(size) = found else { return self.count(cx, Meter::GetMisses, 1) };
+        let weight = class_counters::weight(self.meters.next(cx.thread, Meter::GetHits as usize));
+        if weight > 0 {
+            self.count_weighed(cx.thread, size, ClassCounter::GetHits, weight);
+        }
+    }
+
+    /// Returns what was counted by size class.
+    pub fn class_counters(&self) -> &ClassCounters {
+        &self.resources.classes
+    }
+
+    /// Counts an event in this thread's shard of the meters. Retrievals are counted by their outcome.
     #[inline]
     pub fn count(&self, cx: &ThreadContext, meter: Meter, n: u64) {
+        debug_assert!(meter != Meter::CmdGet);
         self.meters.add(cx.thread, meter as usize, n.cast_signed());
     }
 
     /// Returns the sum of a meter over all threads.
     pub fn meter(&self, meter: Meter) -> u64 {
-        self.meters.sum(meter as usize)
+        match meter {
+            Meter::CmdGet => self.meter(Meter::GetHits) + self.meter(Meter::GetMisses),
+            _ => self.meters.sum(meter as usize),
+        }
     }
 
     /// Resets the meters to zero (`stats reset`).
     pub fn reset_meters(&self) {
-        for meter in Meter::ALL {
+        for meter in Meter::ALL.iter().filter(|meter| **meter != Meter::CmdGet) {
             self.meters.add_shared(*meter as usize, -self.meter(*meter).cast_signed());
         }
+        self.resources.classes.reset();
         self.prefixes.reset();
     }
 

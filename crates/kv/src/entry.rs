@@ -5,7 +5,7 @@ use wire::couchbase::collection_id;
 use wire::{snappy, subdocument, xattrs};
 
 use crate::LARGE_VALUE;
-use crate::index::{Header, Kind, Locked, NewValue, Present, VALUE_MAX, large_value_offset, mark};
+use crate::index::{Dead, Header, Kind, Locked, NewValue, Present, VALUE_MAX, large_value_offset, mark};
 use crate::{
     Deletion, Document, Expiry, Key, KvError, LargeItem, Made, MadeKind, Mutated, Resolution, Store, Value,
 };
@@ -21,6 +21,8 @@ pub struct Entry<'v> {
     hash: u64,
     vb_uuid: u64,
     present: Option<Present>,
+    /// Why the document that was met is not to be seen.
+    dead: Option<Dead>,
     /// The CAS that the caller names: a document lock's CAS opens it. 0: none.
     named_cas: u64,
     /// Durability level to prepare writes at; 0: write at once.
@@ -47,12 +49,16 @@ impl<'v> Entry<'v> {
             hash,
             vb_uuid,
             present: None,
+            dead: None,
             named_cas: 0,
             level: 0,
             is_glance: false,
             may_take_long,
         };
-        entry.present = entry.locked.look_up(key, hash).ok();
+        match entry.locked.look_up(key, hash) {
+            Ok(present) => entry.present = Some(present),
+            Err(dead) => entry.dead = dead,
+        }
         entry
     }
 
@@ -73,6 +79,12 @@ impl<'v> Entry<'v> {
         self.locked.has_missed()
     }
 
+    /// Returns why the document that was met is not to be seen; `None` if there was none, or it is seen.
+    #[inline]
+    pub(crate) fn met_dead(&self) -> Option<Dead> {
+        self.dead
+    }
+
     #[inline]
     pub(crate) fn armed_s(&self) -> u32 {
         self.locked.armed_s()
@@ -91,6 +103,11 @@ impl<'v> Entry<'v> {
 
     pub(crate) fn locked(&mut self) -> &mut Locked<'v> {
         &mut self.locked
+    }
+
+    /// Returns the size of the document in memory, header and key included; 0 if there is none.
+    pub fn item_size(&self) -> usize {
+        self.current().map_or(0, |(_, header)| header.item_size())
     }
 
     /// Returns true if there is a live document.

@@ -8,6 +8,7 @@
 
 pub mod bucket;
 mod bucket_schema;
+pub mod class_counters;
 pub mod client_memory;
 pub mod clients;
 pub mod cluster_config;

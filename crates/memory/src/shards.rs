@@ -31,6 +31,16 @@ impl Shards {
         }
     }
 
+    /// Adds 1 to a counter in the shard of `thread` and returns the shard's new value. Only that thread may call it.
+    #[inline]
+    pub fn next(&self, thread: usize, counter: usize) -> u64 {
+        debug_assert!(thread < self.threads && counter < self.stride);
+        let Some(cell) = self.cells.get(thread * self.stride + counter) else { return 0 };
+        let next = cell.load(Relaxed).wrapping_add(1);
+        cell.store(next, Relaxed);
+        next
+    }
+
     /// Adds to a counter from any thread.
     pub fn add_shared(&self, counter: usize, amount: i64) {
         if let Some(cell) = self.cells.get(self.threads * self.stride + counter) {
@@ -68,5 +78,6 @@ mod tests {
         shards.add_shared(1, 10);
         shards.add(1, 2, 7);
         assert_eq!((shards.sum(0), shards.sum(1), shards.sum(2)), (0, 13, 7));
+        assert_eq!((shards.next(0, 1), shards.next(0, 1), shards.sum(1)), (6, 7, 15));
     }
 }

@@ -130,6 +130,14 @@ pub struct TenantCache {
     direct: bool,
 }
 
+impl TenantCache {
+    /// The thread it belongs to.
+    #[inline]
+    pub fn thread(&self) -> usize {
+        self.thread
+    }
+}
+
 impl Tenant {
     /// Creates a tenant that `threads` threads will use.
     pub fn new(threads: usize, budget_bytes: u64) -> Result<Arc<Self>, ControlError> {

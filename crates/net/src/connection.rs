@@ -191,6 +191,15 @@ impl Connection {
         is_at_rest
     }
 
+    /// Acknowledges what the peer has sent if that ended in a quiet request which got no answer: the peer's kernel may
+    /// hold back the next one until the acknowledgement, which otherwise waits for an answer to go with.
+    #[cold]
+    pub(crate) fn acknowledge_unanswered(&self) {
+        if !self.readable && self.session.is_quiet() {
+            self.socket.acknowledge();
+        }
+    }
+
     fn idle_limit_ms(&self) -> u64 {
         self.session.peer.listener().map_or(0, |listener| listener.idle_limit_ms)
     }

@@ -418,11 +418,21 @@ impl Worker {
         goes_on
     }
 
+    /// Closes a connection that has come to its end: its peer's side is closed, the client or the session ended it, or
+    /// the node stops.
     fn close(&mut self, id: u32) {
-        self.close_because(id, "normal");
+        let Some(Some(connection)) = self.connections.get(id as usize) else { return };
+        let reason = if connection.ended || connection.closed_by_peer || connection.session.peer.has_quit {
+            "normal"
+        } else if self.shared.stopping.load(Relaxed) {
+            "shutdown"
+        } else {
+            "error"
+        };
+        self.close_because(id, reason);
     }
 
-    /// `reason` is reported to watchers.
+    /// `reason` is reported to watchers, in memcached's words.
     fn close_because(&mut self, id: u32, reason: &str) {
         let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::take) else { return };
         let mut connection = *connection;

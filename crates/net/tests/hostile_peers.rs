@@ -336,7 +336,7 @@ fn a_port_speaks_what_it_is_allowed_to() {
     client.ask(b"flush_all 0 noreply\r\nget k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
     let mut client = world.client();
     client.send(&noop);
-    client.ask(b"\r\n", "ERROR\r\n");
+    client.ask(b"\r\n", "CLIENT_ERROR bad command line format\r\n");
     let rules = Rules { spoken: Spoken::Binary, flush_all: false };
     let world = World::start(Limits::default(), Options { rules, ..Options::default() });
     let mut client = world.client();

@@ -85,6 +85,7 @@ impl Session {
     pub fn come_back(&mut self, session: Self, cx: &mut NodeContext, out: &mut Output) {
         let stand_in = std::mem::replace(self, session);
         self.peer.close |= stand_in.peer.close;
+        self.peer.has_quit |= stand_in.peer.has_quit;
         self.go_on(cx, out);
     }
 

@@ -26,7 +26,7 @@ use kv::{
 use wire::binary::response::{done, hit};
 use wire::binary::{Error, ErrorKind, Header, Magic, Opcode, Reply, Request, Status};
 
-use super::counter::{self, Count};
+use super::counter::{self, Count, Counted};
 use super::{Admission, At, Body, Output, Peer, Port, Refusal, couchbase, opcodes};
 
 /// Bytes that memcached counts for an item besides key, value and flags: header 48, CAS 8, the key's NUL, and `\r\n`.
@@ -195,7 +195,7 @@ fn execute_other(
             if header.opcode == Opcode::QUIT {
                 out.bytes(&done(header, 0));
             }
-            peer.close = true;
+            peer.quit();
         }
         Opcode::FLUSH | Opcode::FLUSHQ => flush(peer, request, body, cx, out),
         Opcode::STAT if request.extras.is_empty() && is_empty(body) => {
@@ -368,12 +368,10 @@ impl Operation<'_> {
         if let Some(attempt) = attempt.filter(|_| counted.is_ok() && !existed) {
             attempt.report(bucket, cx, key, Ok(()));
         }
-        if counted == Err(KvError::NotFound) || counted.is_ok() && existed {
-            bucket.count_arithmetic(cx, how.decrement, existed);
-        }
+        counter::note(bucket, cx, how.decrement, counted, !existed);
         match counted {
             Ok(_) if header.opcode.is_quiet() => {}
-            Ok((number, cas)) => {
+            Ok(Counted { number, cas, .. }) => {
                 let reply = Reply { cas, ..Reply::to(header, Status::SUCCESS) };
                 out.bytes(reply.head(&[], 0, size_of::<u64>()).as_bytes());
                 out.bytes(&number.to_be_bytes());
@@ -390,7 +388,9 @@ impl Operation<'_> {
             .filter(|_| !request.key.is_empty() && !self.has_value);
         let Some(expiry) = expiry else { return answered_error(header, Status::EINVAL, out) };
         let echo = echoed(request);
-        let touched = |entry: &mut Entry<'_>| -> Result<(), KvError> {
+        let mut size = 0;
+        let mut touched = |entry: &mut Entry<'_>| -> Result<(), KvError> {
+            size = entry.item_size();
             entry.set_expiry(expiry)?;
             entry.record_access();
             Ok(())
@@ -411,9 +411,9 @@ impl Operation<'_> {
             })?
         };
         match result {
-            Ok(()) => bucket.count_touch(cx, true),
+            Ok(()) => bucket.count_touch_of(cx, Some(size)),
             Err(KvError::NotFound) => {
-                bucket.count_touch(cx, false);
+                bucket.count_touch_of(cx, None);
                 answer_miss(header, echo, out);
             }
             Err(error) => {

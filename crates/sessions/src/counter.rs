@@ -1,6 +1,6 @@
 //! Counters with memcached's semantics, under the vBucket's lock: `incr`, `decr` and the meta command `ma`.
 
-use kv::{Entry, Expiry, KvError, Store, Value};
+use kv::{Bucket, Entry, Expiry, KvError, Meter, Store, ThreadContext, Value};
 use wire::text::unsigned;
 
 use super::output::decimal_digits;
@@ -27,14 +27,25 @@ pub(super) struct Count {
     pub new_cas: u64,
 }
 
-/// Applies the operation to the existing document; returns the new number and the new CAS.
+/// The result of a counter operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub number: u64,
+    pub cas: u64,
+    /// Size of the item that was counted.
+    pub item_size: usize,
+    /// The number was longer than its item: it counts as another item stored.
+    pub has_grown: bool,
+}
+
+/// Applies the operation to the existing document.
 ///
 /// COMPAT: the value is a number as parsed by `strtoull`. A shorter result is padded with spaces to the old length.
 /// Unless the value grows, the marks of the meta protocol and the fetched bit stay: memcached overwrites it in place.
-pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvError> {
+pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<Counted, KvError> {
     entry.name_cas(how.cas);
     let Some(document) = entry.document() else { return Err(KvError::NotFound) };
-    let length = document.value_len();
+    let (length, item_size) = (document.value_len(), document.item_size());
     if length == 0 || length > CHUNKED {
         return Err(KvError::DeltaBadValue);
     }
@@ -71,21 +82,39 @@ pub(super) fn count(entry: &mut Entry<'_>, how: Count) -> Result<(u64, u64), KvE
             entry.record_access();
         }
     }
-    Ok((number, mutated.cas))
+    Ok(Counted { number, cas: mutated.cas, item_size, has_grown: digits > length })
 }
 
-/// Creates the document of a counter; returns its number and its CAS.
+/// Creates the document of a counter.
 pub(super) fn create(
     entry: &mut Entry<'_>,
     number: u64,
     expiry: Expiry,
     new_cas: u64,
-) -> Result<(u64, u64), KvError> {
+) -> Result<Counted, KvError> {
     let mut digits = [0; NUMBER_MAX];
     let length = write_decimal(&mut digits, number);
     let value = Value::Bytes(digits.get(..length).unwrap_or_default());
     let mutated = entry.store(Store { flags: 0, expiry, datatype: 0, value, new_cas })?;
-    Ok((number, mutated.cas))
+    Ok(Counted { number, cas: mutated.cas, item_size: entry.item_size(), has_grown: true })
+}
+
+/// Counts the operation, unless it met something else than a number. An item made counts as stored, not as a miss.
+pub(super) fn note(
+    bucket: &Bucket,
+    cx: &ThreadContext,
+    decrement: bool,
+    counted: Result<Counted, KvError>,
+    created: bool,
+) {
+    match counted {
+        Ok(counted) if !created => bucket.count_arithmetic_of(cx, decrement, Some(counted.item_size)),
+        Err(KvError::NotFound) => bucket.count_arithmetic_of(cx, decrement, None),
+        _ => {}
+    }
+    if counted.is_ok_and(|counted| counted.has_grown) {
+        bucket.count(cx, Meter::TotalItems, 1);
+    }
 }
 
 /// Writes `number` at the start of `into` and returns the number of digits.

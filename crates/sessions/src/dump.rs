@@ -34,6 +34,8 @@ pub(super) struct Dump {
     hand: Hand,
     /// The next connection.
     client: usize,
+    /// The line before the list has been written.
+    has_begun: bool,
     /// Entries and bytes left until the limit.
     entries_left: u64,
     bytes_left: usize,
@@ -43,11 +45,15 @@ impl Dump {
     pub(super) fn new(what: text::Dump) -> Self {
         let entries_left = if what.limit == 0 { u64::MAX } else { u64::from(what.limit) };
         let bytes_left = if what.form == DumpForm::Items { CACHEDUMP_BYTES } else { usize::MAX };
-        Self { what, vb: 0, hand: Hand::default(), client: 0, entries_left, bytes_left }
+        Self { what, vb: 0, hand: Hand::default(), client: 0, has_begun: false, entries_left, bytes_left }
     }
 
     /// Writes the next slice; returns false at the end.
     fn slice(&mut self, bucket: &Bucket, cx: &mut NodeContext, out: &mut Output) -> Result<bool, KvError> {
+        let has_begun = std::mem::replace(&mut self.has_begun, true);
+        if !has_begun && matches!(self.what.form, DumpForm::Meta | DumpForm::Keys) {
+            out.bytes(b"OK\r\n");
+        }
         if self.what.classes == 0 {
             return Ok(false);
         }
@@ -150,7 +156,7 @@ impl Session {
     }
 }
 
-/// `key=a exp=-1 la=1795565209 cas=2 fetch=no cls=1 size=61`, and a newline alone.
+/// `key=a exp=-1 la=1795565209 cas=2 fetch=no cls=1 size=61 flags=0 `, and a newline alone.
 fn write_metadata(key: &[u8], document: &Document<'_>, class: u32, now_s: u32, out: &mut Output) {
     out.bytes(b"key=");
     encode_key(key, |piece| out.bytes(piece));
@@ -167,7 +173,9 @@ fn write_metadata(key: &[u8], document: &Document<'_>, class: u32, now_s: u32, o
     out.decimal(u64::from(class));
     out.bytes(b" size=");
     out.decimal(document.item_size() as u64);
-    out.bytes(b"\n");
+    out.bytes(b" flags=");
+    out.decimal(u64::from(document.flags()));
+    out.bytes(b" \n");
 }
 
 /// `mg a`, which can be sent back unchanged; keys that a line cannot hold are in base64.

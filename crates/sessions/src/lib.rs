@@ -177,6 +177,15 @@ impl Session {
         self.peer.renew_access();
     }
 
+    /// Returns true if a request may have ended without an answer that is still to come: in memcached's binary protocol
+    /// clients send quiet requests and wait for the answers to others behind them.
+    pub fn is_quiet(&self) -> bool {
+        self.protocol == Protocol::Binary
+            && self.peer.port == Port::Memcached
+            && self.peer.waits.is_none()
+            && !self.is_receiving()
+    }
+
     /// Returns true if its bucket was deleted.
     pub fn has_lost_bucket(&self) -> bool {
         self.peer.lost_bucket || self.peer.bucket.as_ref().is_some_and(|bucket| bucket.is_gone())

@@ -4,14 +4,15 @@
 //! does: `t T30` shows the old time to live, `T30 t` the new one), changes the document, and writes its answer while
 //! the lock is still held.
 
+use kv::class_counters::ClassCounter;
 use kv::prefixes::Access;
 use kv::sizes::class_of;
-use kv::watch::Attempt;
+use kv::watch::{Attempt, Deletion};
 use kv::{Bucket, Entry, Expiry, Key, KvError, Meter, Mutated, NodeContext, Now, Place, Store, Value};
 use wire::meta::{Command, Flags, SetMode, Verb, encode_base64};
 use wire::text::KEY_MAX;
 
-use super::counter::{self, Count, NUMBER_MAX, write_decimal};
+use super::counter::{self, Count, Counted, NUMBER_MAX, write_decimal};
 use super::text::{self, NO_MEMORY, NON_NUMERIC};
 use super::{At, Body, Output};
 
@@ -70,6 +71,7 @@ struct Operation<'a> {
 
 /// What `mg` reports of a document.
 struct Seen {
+    item_size: usize,
     flags: u32,
     expiry: u32,
     cas: u64,
@@ -160,37 +162,41 @@ impl Operation<'_> {
         } else {
             self.bucket.with_entry(cx, self.key, self.at, |entry| answer(entry, out))?
         };
-        let hit = match result {
-            Ok(hit) => hit,
+        let found = match result {
+            Ok(found) => found,
             Err(KvError::NotResident) => return Err(self.bucket.note_missed().into()),
             Err(error) => {
                 out.bytes(text::failure(error, b"SERVER_ERROR out of memory\r\n"));
                 return Ok(());
             }
         };
-        if self.flags().has(b'T') {
-            self.bucket.count_touch(cx, hit);
-        } else {
-            self.bucket.count(cx, Meter::CmdGet, 1);
-            self.bucket.count(cx, if hit { Meter::GetHits } else { Meter::GetMisses }, 1);
+        let size = found.as_ref().map(|seen| seen.item_size);
+        if found.as_ref().is_some_and(|seen| seen.created) {
+            self.bucket.count(cx, Meter::TotalItems, 1);
         }
-        self.bucket.prefixes.note(self.key.bytes, Access::Get { hit });
-        if !hit && !self.flags().has(b'q') {
+        if size.is_some() && self.flags().has(b'T') {
+            self.bucket.count_touch_of(cx, size);
+        } else {
+            self.bucket.count_get(cx, size);
+        }
+        self.bucket.prefixes.note(self.key.bytes, Access::Get { hit: size.is_some() });
+        if size.is_none() && !self.flags().has(b'q') {
             self.write_status(b"EN", out);
         }
         Ok(())
     }
 
-    /// Answers from a document; returns false if there is none.
+    /// Answers from a document, and returns what was seen of it; `None` if there is none.
     fn get_entry(
         &self,
         entry: &mut Entry<'_>,
         created: bool,
         now: Now,
         out: &mut Output,
-    ) -> Result<bool, KvError> {
-        let Some(document) = entry.document() else { return Ok(false) };
+    ) -> Result<Option<Seen>, KvError> {
+        let Some(document) = entry.document() else { return Ok(None) };
         let seen = Seen {
+            item_size: document.item_size(),
             flags: document.flags(),
             // COMPAT: a document made by `N` has no time to live until `N` itself is reached.
             expiry: if created { 0 } else { document.expiry() },
@@ -202,6 +208,8 @@ impl Operation<'_> {
             created,
         };
         let (locked, won) = (document.is_locked(), self.wins(&seen, now));
+        // The client has this version: it is not sent again.
+        let is_known = self.flags().number(b'C').is_some_and(|cas| cas == seen.cas && !locked);
         if self.flags().has(b'T') {
             if locked {
                 return Err(KvError::Locked);
@@ -214,9 +222,9 @@ impl Operation<'_> {
         if !self.flags().has(b'u') {
             entry.record_access();
         }
-        let Some(document) = entry.document() else { return Ok(false) };
+        let Some(document) = entry.document() else { return Ok(None) };
         let value_len = document.value_len() as u64;
-        let with_value = self.flags().has(b'v');
+        let with_value = self.flags().has(b'v') && !is_known;
         if with_value {
             out.bytes(b"VA ");
             out.decimal(value_len);
@@ -238,7 +246,7 @@ impl Operation<'_> {
             out.value(&document);
             out.bytes(b"\r\n");
         }
-        Ok(true)
+        Ok(Some(seen))
     }
 
     /// Returns true if this client wins the right to recache the document.
@@ -311,8 +319,9 @@ impl Operation<'_> {
         let now = cx.now;
         self.bucket.prefixes.note(self.key.bytes, Access::Set);
         let expiry = self.expiry(b'T', now).unwrap_or(Expiry::At(0));
-        let mut attempt = Attempt::new(self.bucket, store_name(self.command), self.key, value.len(), expiry);
-        let result = match self.bucket.admit(cx, self.key.bytes.len() + value.len()) {
+        let sent = value.len();
+        let mut attempt = Attempt::new(self.bucket, store_name(self.command), self.key, sent, expiry);
+        let result = match self.bucket.admit(cx, self.key.bytes.len() + sent) {
             Ok(()) => self.bucket.with_entry(cx, self.key, self.at, |entry| {
                 let mutated = self.set_entry(entry, mode, value, limit, now)?;
                 if let Some(attempt) = &mut attempt {
@@ -326,16 +335,16 @@ impl Operation<'_> {
             return Err(KvError::TakesLong);
         }
         let with_cas = self.flags().has(b'C') && matches!(mode, SetMode::Set | SetMode::Replace);
-        self.bucket.count_store(cx, with_cas, result.map(drop));
+        self.bucket.count_store_of(cx, (self.key, sent), with_cas, result.map(drop));
         if let Some(attempt) = attempt {
             attempt.report(self.bucket, cx, self.key, result.map(drop));
         }
-        let (status, cas, size): (&[u8], u64, u64) = match result {
+        let (status, cas, size): (&[u8], u64, usize) = match result {
             Ok(_) if self.flags().has(b'q') => return Ok(()),
-            Ok((cas, size)) => (b"HD", cas, size as u64),
-            Err(KvError::NotFound) => (b"NF", 0, 0),
-            Err(KvError::Exists) => (b"EX", 0, 0),
-            Err(KvError::NotStored) => (b"NS", 0, 0),
+            Ok((cas, size)) => (b"HD", cas, size),
+            Err(KvError::NotFound) => (b"NF", 0, sent),
+            Err(KvError::Exists) => (b"EX", 0, sent),
+            Err(KvError::NotStored) => (b"NS", 0, sent),
             Err(KvError::NoMemory) => {
                 if is_unconditional_set(self.command) {
                     self.bucket.drop_replaced(cx, self.key, self.at);
@@ -352,7 +361,7 @@ impl Operation<'_> {
         for flag in self.flags().iter() {
             match flag.letter {
                 b'c' => write_number(b" c", cas, out),
-                b's' => write_number(b" s", size, out),
+                b's' => write_number(b" s", size as u64, out),
                 letter => self.write_common(letter, flag.word, out),
             }
         }
@@ -418,18 +427,35 @@ impl Operation<'_> {
         self.bucket.prefixes.note(self.key.bytes, Access::Delete);
         let admitted =
             if self.flags().has(b'x') { self.bucket.admit(cx, self.key.bytes.len()) } else { Ok(()) };
+        let mut deletion = Deletion::new(self.bucket, "md");
         let result = match admitted {
-            Ok(()) => self.bucket.with_entry(cx, self.key, self.at, |entry| self.delete_entry(entry, now))?,
+            Ok(()) => self.bucket.with_entry(cx, self.key, self.at, |entry| {
+                let size = entry.item_size();
+                if let Some(deletion) = &mut deletion {
+                    deletion.note(entry);
+                }
+                self.delete_entry(entry, now).map(|()| size)
+            })?,
             Err(error) => Err(error),
         };
+        if result.is_ok() && self.flags().has(b'x') {
+            self.bucket.count(cx, Meter::TotalItems, 1);
+        }
         match result {
-            Ok(()) => self.bucket.count(cx, Meter::DeleteHits, 1),
+            Ok(_) if self.flags().has(b'I') => {}
+            Ok(size) => {
+                self.bucket.count(cx, Meter::DeleteHits, 1);
+                self.bucket.count_in_class(cx, size, ClassCounter::DeleteHits);
+                if let Some(deletion) = deletion {
+                    deletion.report(self.bucket, cx, self.key);
+                }
+            }
             Err(KvError::NotFound | KvError::Exists) => self.bucket.count(cx, Meter::DeleteMisses, 1),
             Err(_) => {}
         }
         match result {
-            Ok(()) if self.flags().has(b'q') => {}
-            Ok(()) => self.write_status(b"HD", out),
+            Ok(_) if self.flags().has(b'q') => {}
+            Ok(_) => self.write_status(b"HD", out),
             Err(KvError::NotFound) => self.write_status(b"NF", out),
             Err(KvError::Exists) => self.write_status(b"EX", out),
             Err(error) => out.bytes(text::failure(error, b"SERVER_ERROR out of memory\r\n")),
@@ -451,7 +477,12 @@ impl Operation<'_> {
         let (empties, invalidates) = (self.flags().has(b'x'), self.flags().has(b'I'));
         if empties {
             let expiry = self.expiry(b'T', now).unwrap_or(Expiry::At(0));
-            let (flags, new_cas) = (self.flags().client_flags(), self.new_cas());
+            // COMPAT: the CAS stays, unless another is named or the item is invalidated as well.
+            let new_cas = match self.new_cas() {
+                0 if !invalidates => cas,
+                named => named,
+            };
+            let flags = self.flags().client_flags();
             entry.store(Store { flags, expiry, datatype: 0, value: Value::Bytes(b""), new_cas })?;
         }
         if invalidates {
@@ -489,14 +520,11 @@ impl Operation<'_> {
             })?,
             Err(error) => Err(error),
         };
-        if let Some(attempt) = attempt
-            && result == Ok(true)
-        {
+        let created = result.is_ok_and(|(_, created)| created);
+        if let Some(attempt) = attempt.filter(|_| created) {
             attempt.report(self.bucket, cx, self.key, Ok(()));
         }
-        if !matches!(result, Err(KvError::DeltaBadValue)) {
-            self.bucket.count_arithmetic(cx, decrement, result == Ok(false));
-        }
+        counter::note(self.bucket, cx, decrement, result.map(|(counted, _)| counted), created);
         match result {
             Ok(_) => {}
             Err(KvError::NotFound) => self.write_status(b"NF", out),
@@ -513,34 +541,30 @@ impl Operation<'_> {
         self.flags().number(b'J').unwrap_or(0)
     }
 
-    /// Counts and answers; returns true if the document was created.
+    /// Counts and answers; returns true as well if the document was created.
     fn count_entry(
         &self,
         entry: &mut Entry<'_>,
         how: Count,
         now: Now,
         out: &mut Output,
-    ) -> Result<bool, KvError> {
-        let (number, cas, mut expiry, created) = match counter::count(entry, how) {
-            Ok((number, cas)) => {
-                (number, cas, entry.document().map_or(0, |document| document.expiry()), false)
-            }
+    ) -> Result<(Counted, bool), KvError> {
+        let (counted, mut expiry, created) = match counter::count(entry, how) {
+            Ok(counted) => (counted, entry.document().map_or(0, |document| document.expiry()), false),
             Err(KvError::NotFound) => {
                 let Some(expiry) = self.expiry(b'N', now) else { return Err(KvError::NotFound) };
-                let (number, cas) = counter::create(entry, self.initial(), expiry, how.new_cas)?;
-                (number, cas, 0, true)
+                (counter::create(entry, self.initial(), expiry, how.new_cas)?, 0, true)
             }
             Err(error) => return Err(error),
         };
         if self.flags().has(b'T') {
             entry.set_expiry(self.final_expiry(created, now))?;
         }
-        // COMPAT: memcached 1.6.18 reports a created document even with `q`.
-        if self.flags().has(b'q') && !created {
-            return Ok(created);
+        if self.flags().has(b'q') {
+            return Ok((counted, created));
         }
         let mut digits = [0; NUMBER_MAX];
-        let length = write_decimal(&mut digits, number);
+        let length = write_decimal(&mut digits, counted.number);
         let with_value = self.flags().has(b'v');
         if with_value {
             out.bytes(b"VA ");
@@ -553,7 +577,7 @@ impl Operation<'_> {
                 b'T' => expiry = self.absolute(b'T', now),
                 b'N' if created => expiry = self.absolute(b'N', now),
                 b't' => write_ttl(expiry, now, out),
-                b'c' => write_number(b" c", cas, out),
+                b'c' => write_number(b" c", counted.cas, out),
                 letter => self.write_common(letter, flag.word, out),
             }
         }
@@ -562,7 +586,7 @@ impl Operation<'_> {
             out.bytes(digits.get(..length).unwrap_or_default());
             out.bytes(b"\r\n");
         }
-        Ok(created)
+        Ok((counted, created))
     }
 
     fn debug(&self, cx: &mut NodeContext, out: &mut Output) -> Result<(), KvError> {

@@ -88,6 +88,8 @@ pub struct Peer {
     pub lost_bucket: bool,
     /// Set by an executor: send all output, then close.
     pub close: bool,
+    /// Set with it if the client asked for that.
+    pub has_quit: bool,
     /// The connection's number in its thread.
     pub connection: u32,
     /// Its number among all connections that may log in.
@@ -115,11 +117,17 @@ impl Peer {
             client: None,
             lost_bucket: false,
             close: false,
+            has_quit: false,
             connection: 0,
             login_connection: next_connection(),
             waits: None,
             couchbase: Default::default(),
         }
+    }
+
+    /// Ends the connection as the client asked.
+    pub(super) fn quit(&mut self) {
+        (self.close, self.has_quit) = (true, true);
     }
 
     /// The port, if there is one.

@@ -9,7 +9,9 @@ mod tools;
 mod vbuckets;
 
 use std::fmt::{Arguments, Write as _};
+use std::io::Write as _;
 
+use kv::class_counters::ClassCounter;
 use kv::clients::Address;
 use kv::node::Service;
 use kv::prefixes;
@@ -25,8 +27,6 @@ use crate::{Output, Peer, Port, Spoken};
 pub enum Answer {
     /// The list that was emitted.
     List,
-    /// The one entry that was emitted, without an end.
-    Entry,
     /// The counters are back at zero.
     Reset,
     /// There are no such statistics.
@@ -46,8 +46,11 @@ const SIZE_STEP: usize = 32;
 /// Answers `stats` of the text protocol.
 pub fn text(bucket: &Bucket, peer: &Peer, arguments: &[u8], cx: &mut NodeContext, out: &mut Output) {
     let mut words = arguments.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
-    if words.next() == Some(b"detail") {
-        return detail(bucket, words.next().unwrap_or_default(), out);
+    match words.next() {
+        Some(b"detail") => return detail(bucket, words.next().unwrap_or_default(), out),
+        // There is no such store and no proxy, which memcached answers with an empty list.
+        Some(b"extstore" | b"proxy") => return out.bytes(b"END\r\n"),
+        _ => {}
     }
     let mut line = String::new();
     let answer = gather(bucket, peer, arguments.trim_ascii(), cx, &mut |name, value| {
@@ -62,7 +65,6 @@ pub fn text(bucket: &Bucket, peer: &Peer, arguments: &[u8], cx: &mut NodeContext
     });
     match answer {
         Answer::List => out.bytes(b"END\r\n"),
-        Answer::Entry => {}
         Answer::Reset => out.bytes(b"RESET\r\n"),
         Answer::Unknown => out.bytes(b"ERROR\r\n"),
         Answer::Refused(why) => {
@@ -80,25 +82,23 @@ fn detail(bucket: &Bucket, what: &[u8], out: &mut Output) {
             bucket.prefixes.switch(what == b"on");
             out.bytes(b"OK\r\n");
         }
-        b"dump" => {
-            bucket.prefixes.each(&mut |prefix, counts| {
-                out.bytes(b"PREFIX ");
-                out.bytes(prefix);
-                for (name, count) in [
-                    (" get ", counts.gets),
-                    (" hit ", counts.hits),
-                    (" set ", counts.sets),
-                    (" del ", counts.deletes),
-                ] {
-                    out.bytes(name.as_bytes());
-                    out.decimal(count);
-                }
-                out.bytes(b"\r\n");
-            });
-            out.bytes(b"END\r\n");
-        }
+        b"dump" => out.bytes(&prefix_lines(bucket)),
         _ => out.bytes(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"),
     }
+}
+
+/// `PREFIX <prefix> get <n> hit <n> set <n> del <n>` of each prefix, and `END`.
+pub(crate) fn prefix_lines(bucket: &Bucket) -> Vec<u8> {
+    let mut lines = Vec::new();
+    bucket.prefixes.each(&mut |prefix, counts| {
+        lines.extend_from_slice(b"PREFIX ");
+        lines.extend_from_slice(prefix);
+        let prefixes::Counts { gets, hits, sets, deletes } = counts;
+        // Writing to memory cannot fail.
+        let _ = write!(lines, " get {gets} hit {hits} set {sets} del {deletes}\r\n");
+    });
+    lines.extend_from_slice(b"END\r\n");
+    lines
 }
 
 /// Hands the statistics that `arguments` name to `emit`: nothing for the general ones, else a word like `items`.
@@ -122,24 +122,18 @@ pub fn gather(
             return Answer::Reset;
         }
         b"settings" => settings(bucket, peer, cx, emit),
-        b"items" => items(&Classes::of(bucket, cx), emit),
+        b"items" => items(bucket, &Classes::of(bucket, cx), emit),
         b"slabs" => slabs(bucket, &Classes::of(bucket, cx), emit),
         b"sizes" => sizes(bucket, cx, emit),
         b"memory" => show(Group::Memory, statistics::MEMORY, &bucket.memory(), emit),
         b"defragmenter" => defragmenter(bucket, emit),
         b"compression" => compression(bucket, emit),
-        // Nothing is kept there, which memcached without such a store answers with an empty list.
-        b"extstore" => {}
         b"allocator" => allocator(bucket, emit),
         b"durability-monitor" => bucket.sync_write_statistics(emit),
         b"collections" => collections(bucket, peer, emit),
         b"scopes" => scopes(bucket, peer, emit),
         b"persistence" if persistence::persistence(bucket, cx, emit) => {}
         b"warmup" => persistence::warm_up(bucket, emit),
-        b"sizes_enable" | b"sizes_disable" => {
-            emit("sizes_status", format_args!("enabled"));
-            return Answer::Entry;
-        }
         b"detail" => return Answer::Refused("stats detail not allowed"),
         // Over the binary protocol: a list that may be long is for the text protocol.
         b"cachedump" => return Answer::Refused("stats cachedump not allowed"),
@@ -312,18 +306,56 @@ impl Classes {
     }
 }
 
-fn items(classes: &Classes, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+/// The names are memcached's. There are no LRU lists: all items count as cold, as all may be evicted.
+fn items(bucket: &Bucket, classes: &Classes, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
+    let counters = bucket.class_counters();
     for (number, class) in classes.present() {
-        emit(&format!("items:{number}:number"), format_args!("{}", class.items));
-        emit(&format!("items:{number}:age"), format_args!("{}", class.idle_s));
-        emit(&format!("items:{number}:mem_requested"), format_args!("{}", class.bytes));
+        let counted = |counter| counters.sum(number, counter);
+        for (name, value) in [
+            ("number", class.items),
+            ("number_hot", 0),
+            ("number_warm", 0),
+            ("number_cold", class.items),
+            ("age_hot", 0),
+            ("age_warm", 0),
+            ("age", u64::from(class.idle_s)),
+            ("mem_requested", class.bytes),
+            ("evicted", counted(ClassCounter::Evicted)),
+            ("evicted_nonzero", counted(ClassCounter::EvictedNonzero)),
+            ("evicted_time", u64::from(counters.evicted_idle_s(number))),
+            ("outofmemory", counted(ClassCounter::OutOfMemory)),
+            ("tailrepairs", 0),
+            ("reclaimed", counted(ClassCounter::Reclaimed)),
+            ("expired_unfetched", counted(ClassCounter::ExpiredUnfetched)),
+            ("evicted_unfetched", counted(ClassCounter::EvictedUnfetched)),
+            ("evicted_active", 0),
+            ("crawler_reclaimed", 0),
+            ("crawler_items_checked", 0),
+            ("lrutail_reflocked", 0),
+            ("moves_to_cold", 0),
+            ("moves_to_warm", 0),
+            ("moves_within_lru", 0),
+            ("direct_reclaims", counted(ClassCounter::DirectReclaims)),
+            ("hits_to_hot", 0),
+            ("hits_to_warm", 0),
+            ("hits_to_cold", counted(ClassCounter::GetHits)),
+            ("hits_to_temp", 0),
+        ] {
+            emit(&format!("items:{number}:{name}"), format_args!("{value}"));
+        }
     }
 }
 
 /// Nothing is allocated in pages of a class: `total_pages` is how many MiB its items take, rounded up.
 fn slabs(bucket: &Bucket, classes: &Classes, emit: &mut dyn FnMut(&str, Arguments<'_>)) {
-    for (number, class) in classes.present() {
+    let counters = bucket.class_counters();
+    let mut active = 0;
+    // A class whose items are gone keeps its counters.
+    let is_shown = |(number, class): &(usize, &Class)| class.items > 0 || counters.is_known(*number);
+    for (number, class) in classes.0.iter().enumerate().filter(is_shown) {
+        active += 1;
         let limit = limit_of(number as u32);
+        let counted = |counter| counters.sum(number, counter);
         for (name, value) in [
             ("chunk_size", limit as u64),
             ("chunks_per_page", (PAGE_BYTES / limit as u64).max(1)),
@@ -332,11 +364,19 @@ fn slabs(bucket: &Bucket, classes: &Classes, emit: &mut dyn FnMut(&str, Argument
             ("used_chunks", class.items),
             ("free_chunks", 0),
             ("free_chunks_end", 0),
+            ("get_hits", counted(ClassCounter::GetHits)),
+            ("cmd_set", counted(ClassCounter::CmdSet)),
+            ("delete_hits", counted(ClassCounter::DeleteHits)),
+            ("incr_hits", counted(ClassCounter::IncrHits)),
+            ("decr_hits", counted(ClassCounter::DecrHits)),
+            ("cas_hits", counted(ClassCounter::CasHits)),
+            ("cas_badval", counted(ClassCounter::CasBadval)),
+            ("touch_hits", counted(ClassCounter::TouchHits)),
         ] {
             emit(&format!("{number}:{name}"), format_args!("{value}"));
         }
     }
-    emit("active_slabs", format_args!("{}", classes.present().count()));
+    emit("active_slabs", format_args!("{active}"));
     emit("total_malloced", format_args!("{}", bucket.accounts().allocated));
 }
 

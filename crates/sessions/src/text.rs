@@ -6,7 +6,7 @@
 use kv::prefixes::Access;
 use kv::requests::Class;
 use kv::users::roles::Rights;
-use kv::watch::Attempt;
+use kv::watch::{Attempt, Deletion};
 use kv::{
     Bucket, Document, Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, NodeContext, Place, Store,
     StoreKind, Unavailable, Value,
@@ -199,7 +199,8 @@ pub fn execute(
         Command::Delete { key, noreply } => {
             let (key, at) = placed(bucket, key, at);
             bucket.prefixes.note(key.bytes, Access::Delete);
-            let result = KvError::set_apart(bucket.remove(cx, key, at, 0))?;
+            let deletion = Deletion::new(bucket, "delete");
+            let result = KvError::set_apart(bucket.remove_as(cx, key, at, 0, deletion))?;
             reply(
                 out,
                 noreply,
@@ -260,9 +261,9 @@ pub fn execute(
             out.bytes(cx.node.settings().version.as_bytes());
             out.bytes(b"\r\n");
         }
-        Command::Quit => peer.close = true,
+        Command::Quit => peer.quit(),
         Command::Shutdown(mode) => match (cx.node.settings().shutdown_command, mode) {
-            (false, _) => out.bytes(b"ERROR: shutdown not enabled\r\n"),
+            (false, _) => out.bytes(b"SERVER_ERROR: shutdown not enabled\r\n"),
             (true, ShutdownMode::Invalid) => out.bytes(b"CLIENT_ERROR invalid shutdown mode\r\n"),
             (true, ShutdownMode::Now | ShutdownMode::Graceful) => {
                 peer.close = true;
@@ -483,18 +484,19 @@ fn retrieve_and_touch(
     out: &mut Output,
 ) -> Result<(), KvError> {
     let expiry = Expiry::from_protocol(exptime, cx.now.unix_s);
-    let hit = out.with_entry(false, (bucket, key, at), cx, |entry, out| {
-        let Some(document) = entry.document() else { return Ok(false) };
+    let found = out.with_entry(false, (bucket, key, at), cx, |entry, out| {
+        let Some(document) = entry.document() else { return Ok(None) };
         write_value(out, key.bytes, &document, with_cas);
+        let size = document.item_size();
         // A locked document is returned but keeps its expiry; so does one whose new expiry finds no memory.
         if !document.is_locked() {
             let _ = entry.set_expiry(expiry);
         }
         entry.record_access();
-        Ok(true)
+        Ok(Some(size))
     })??;
-    bucket.count_touch(cx, hit);
-    bucket.prefixes.note(key.bytes, Access::Get { hit });
+    bucket.count_touch_of(cx, found);
+    bucket.prefixes.note(key.bytes, Access::Get { hit: found.is_some() });
     Ok(())
 }
 
@@ -506,15 +508,18 @@ fn touch(
     cx: &mut NodeContext,
 ) -> Result<Result<(), KvError>, Unavailable> {
     let expiry = Expiry::from_protocol(exptime, cx.now.unix_s);
+    let mut found = None;
     let result = bucket.with_entry(cx, key, at, |entry| {
-        if entry.document().ok_or(KvError::NotFound)?.is_locked() {
+        let document = entry.document().ok_or(KvError::NotFound)?;
+        found = Some(document.item_size());
+        if document.is_locked() {
             return Err(KvError::Locked);
         }
         entry.set_expiry(expiry)?;
         entry.record_access();
         Ok(())
     })?;
-    bucket.count_touch(cx, result != Err(KvError::NotFound));
+    bucket.count_touch_of(cx, found);
     Ok(result)
 }
 
@@ -530,10 +535,8 @@ fn count(
         return Ok(Err(error));
     }
     let result = bucket.with_entry(cx, key, at, |entry| counter::count(entry, how))?;
-    if !matches!(result, Err(KvError::DeltaBadValue)) {
-        bucket.count_arithmetic(cx, how.decrement, result != Err(KvError::NotFound));
-    }
-    Ok(result.map(|(number, _)| number))
+    counter::note(bucket, cx, how.decrement, result, false);
+    Ok(result.map(|counted| counted.number))
 }
 
 #[inline]
@@ -608,7 +611,7 @@ fn extend(
     if result == Err(KvError::TakesLong) {
         return Err(Unavailable::TakesLong);
     }
-    bucket.count_store(cx, false, result.map(drop));
+    bucket.count_store_of(cx, (key, value.len()), false, result.map(drop));
     if let Some(attempt) = attempt {
         attempt.report(bucket, cx, key, result.map(drop));
     }

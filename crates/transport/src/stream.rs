@@ -184,6 +184,14 @@ impl Stream {
         }
     }
 
+    /// Sends the acknowledgement of what was received now, instead of with the next data or after a delay.
+    pub fn acknowledge(&self) {
+        if self.is_remote() {
+            // Best effort: the delay is short.
+            let _ = rustix::net::sockopt::set_tcp_quickack(self, true);
+        }
+    }
+
     /// When the socket is closed, drops what the kernel still has to send and resets the connection. Otherwise that is
     /// kept for as long as the peer takes nothing.
     pub fn reset_when_closed(&self) {

@@ -7,7 +7,7 @@
 //!
 //! Flags are checked while the line is parsed (known, not repeated, numeric where they must be), so that an executor
 //! can read them from a [`Flags`] without errors. A flag's token is parsed again when it is read, which keeps the
-//! command small. Flags of memcached versions after 1.6.18 are known too.
+//! command small. Flags and errors are those of memcached 1.6.45.
 
 mod flags;
 mod key;
@@ -17,8 +17,12 @@ pub use key::{Key, KeyBuffer, encode_base64};
 
 use crate::text::{self, Error, KEY_MAX, Line, Tokens};
 
-/// Most flags a command can have: memcached takes 20 words in all, one of them its end of line.
-const FLAGS_MAX: usize = 17;
+/// Most words a command can have.
+const WORDS_MAX: usize = 20;
+/// Most flags of a command that has its name and a key before them.
+const FLAGS_MAX: usize = WORDS_MAX - 2;
+/// Words behind a key that are looked at in any case.
+const SCANNED_WORDS: usize = 22;
 
 /// A meta command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,14 +70,15 @@ pub enum SetMode {
     Prepend,
 }
 
-/// Parses the line after `m` and `verb`.
-pub(crate) fn parse_line(verb: u8, tokens: Tokens<'_>) -> Line<'_> {
+/// Parses the line after `m` and `verb`. `head`: length of the line with its end.
+pub(crate) fn parse_line(verb: u8, tokens: Tokens<'_>, head: usize) -> Line<'_> {
     match verb {
         b'g' => get(tokens),
         b's' => set(tokens),
         b'd' => delete(tokens),
         b'a' => arithmetic(tokens),
         b'e' => debug(tokens),
+        b'n' if head < text::LINE_LEAST => Line::Malformed(Error::BadFormat),
         b'n' => command(Verb::Noop, Key::plain(b""), Flags::none()),
         _ => Line::Malformed(Error::Unknown),
     }
@@ -83,74 +88,69 @@ fn command<'a>(verb: Verb, key: Key<'a>, flags: Flags<'a>) -> Line<'a> {
     Line::Command(text::Command::Meta(Command { verb, key, flags }))
 }
 
+/// Parses flags, at most `most`, behind a key.
+fn key_and_flags<'a>(key: &'a [u8], words: Tokens<'a>, most: usize) -> Result<(Key<'a>, Flags<'a>), Error> {
+    let parsed = if key.len() > KEY_MAX {
+        Err(Error::BadFormat)
+    } else if words.remaining() > most {
+        Err(Error::FlagsTooLong)
+    } else {
+        Flags::parse(words, key)
+    };
+    parsed.map_err(|error| if has_no_flag(words) { Error::NoFlag } else { error })
+}
+
+/// COMPAT: a word that cannot be a flag outranks all other errors, if it is among the first.
+#[cold]
+fn has_no_flag(words: Tokens<'_>) -> bool {
+    words.take(SCANNED_WORDS).any(|word| word.first().is_some_and(|letter| !Flags::may_be(*letter)))
+}
+
 fn get(mut tokens: Tokens<'_>) -> Line<'_> {
-    let Some(key) = tokens.next() else { return Line::Malformed(Error::Unknown) };
-    if key.len() > KEY_MAX {
-        return Line::Malformed(Error::BadFormat);
-    }
-    if tokens.remaining() > FLAGS_MAX {
-        return Line::Malformed(Error::FlagsAreTooLong);
-    }
-    match Flags::parse(tokens, key) {
+    let Some(key) = tokens.next() else { return Line::Malformed(Error::BadFormat) };
+    match key_and_flags(key, tokens, FLAGS_MAX) {
         Ok((key, flags)) => command(Verb::Get, key, flags),
         Err(error) => Line::Malformed(error),
     }
 }
 
 fn set(mut tokens: Tokens<'_>) -> Line<'_> {
-    let Some(key) = tokens.next() else { return Line::Malformed(Error::Unknown) };
-    let Some(length) = tokens.next() else { return Line::Malformed(Error::BadFormat) };
-    if key.len() > KEY_MAX {
+    let (Some(key), Some(length)) = (tokens.next(), tokens.next().and_then(text::block_length)) else {
         return Line::Malformed(Error::BadFormat);
-    }
-    if tokens.remaining() > FLAGS_MAX - 1 {
-        return Line::Malformed(Error::FlagsTooLong);
-    }
-    let Some(length) = text::block_length(length) else { return Line::Malformed(Error::BadFormat) };
-    let parsed = Flags::parse(tokens, key);
-    let mode = match parsed {
-        Ok((_, flags)) => match flags.mode() {
-            None | Some(b'S') => SetMode::Set,
-            Some(b'E') => SetMode::Add,
-            Some(b'R') => SetMode::Replace,
-            Some(b'A') => SetMode::Append,
-            Some(b'P') => SetMode::Prepend,
-            Some(_) => return Line::MalformedStorage(Error::BadSetMode, length),
-        },
-        Err(_) => SetMode::Set,
     };
-    match parsed {
-        Ok((key, flags)) => {
+    let parsed = key_and_flags(key, tokens, FLAGS_MAX - 1);
+    match parsed.and_then(|(key, flags)| Ok((key, flags, set_mode(&flags)?))) {
+        Ok((key, flags, mode)) => {
             let command = Command { verb: Verb::Set(mode), key, flags };
             Line::Storage(text::Command::Meta(command), length)
         }
+        Err(Error::NoFlag) => Line::Malformed(Error::NoFlag),
         Err(error) => Line::MalformedStorage(error, length),
     }
 }
 
+fn set_mode(flags: &Flags<'_>) -> Result<SetMode, Error> {
+    match flags.mode() {
+        None | Some(b'S') => Ok(SetMode::Set),
+        Some(b'E') => Ok(SetMode::Add),
+        Some(b'R') => Ok(SetMode::Replace),
+        Some(b'A') => Ok(SetMode::Append),
+        Some(b'P') => Ok(SetMode::Prepend),
+        Some(_) => Err(Error::BadSetMode),
+    }
+}
+
 fn delete(mut tokens: Tokens<'_>) -> Line<'_> {
-    let Some(key) = tokens.next() else { return Line::Malformed(Error::Unknown) };
-    if key.len() > KEY_MAX {
-        return Line::Malformed(Error::BadFormat);
-    }
-    if tokens.remaining() > FLAGS_MAX {
-        return Line::Malformed(Error::FlagsTooLong);
-    }
-    match Flags::parse(tokens, key) {
+    let Some(key) = tokens.next() else { return Line::Malformed(Error::BadFormat) };
+    match key_and_flags(key, tokens, FLAGS_MAX) {
         Ok((key, flags)) => command(Verb::Delete, key, flags),
-        Err(error) => Line::Malformed(vague(error)),
+        Err(error) => Line::Malformed(error),
     }
 }
 
 fn arithmetic(mut tokens: Tokens<'_>) -> Line<'_> {
-    let Some(key) = tokens.next() else { return Line::Malformed(Error::Unknown) };
-    if key.len() > KEY_MAX {
-        return Line::Malformed(Error::BadFormat);
-    }
-    if tokens.remaining() > FLAGS_MAX {
-        return Line::Malformed(Error::FlagsTooLong);
-    }
-    let (key, flags) = match Flags::parse(tokens, key) {
+    let Some(key) = tokens.next() else { return Line::Malformed(Error::BadFormat) };
+    let (key, flags) = match key_and_flags(key, tokens, FLAGS_MAX) {
         Ok(parsed) => parsed,
         Err(error) => return Line::Malformed(vague(error)),
     };
@@ -162,24 +162,29 @@ fn arithmetic(mut tokens: Tokens<'_>) -> Line<'_> {
     command(Verb::Arithmetic { decrement }, key, flags)
 }
 
+/// COMPAT: words but `b` are ignored; so is a `b` behind a key that is not base64, unless something follows it.
 fn debug(mut tokens: Tokens<'_>) -> Line<'_> {
     let Some(key) = tokens.next().filter(|key| key.len() <= KEY_MAX) else {
         return Line::Malformed(Error::BadFormat);
     };
-    let key = match tokens.next() {
-        Some(b"b") => match Key::encoded(key) {
-            Some(key) => key,
-            None => return Line::Malformed(Error::BadFormat),
+    if has_no_flag(tokens) {
+        return Line::Malformed(Error::NoFlag);
+    }
+    let key = match (tokens.next(), tokens.next()) {
+        (Some(b"b"), after) => match (Key::encoded(key), after) {
+            (Some(key), _) => key,
+            (None, None) => Key::plain(key),
+            (None, Some(_)) => return Line::Malformed(Error::BadFormat),
         },
         _ => Key::plain(key),
     };
     command(Verb::Debug, key, Flags::none())
 }
 
-/// The errors that `md` and `ma` report for bad flags.
+/// The errors that `ma` reports for a bad key or bad flags.
 const fn vague(error: Error) -> Error {
     match error {
-        Error::OpaqueTooLong => error,
+        Error::OpaqueTooLong | Error::NoFlag => error,
         _ => Error::InvalidOrDuplicateFlag,
     }
 }

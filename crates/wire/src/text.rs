@@ -6,7 +6,7 @@
 //! ```
 //!
 //! [`parse`] looks at the start of the input and needs the whole line; it borrows everything and allocates nothing. Its
-//! answers to malformed lines are those of memcached 1.6.18, byte for byte. Deliberate differences are listed in
+//! answers to malformed lines are those of memcached 1.6.45, byte for byte. Deliberate differences are listed in
 //! `docs/memcached-protocol.md`.
 //!
 //! A retrieval line may be longer than [`Limits::line_bytes`]: it is then handed out in pieces. A piece whose
@@ -29,7 +29,7 @@ pub use retrieval::{Get, Keys, parse_get_rest};
 pub use storage::{Store, StoreVerb};
 
 pub use number::unsigned;
-pub(crate) use number::{exptime, signed, unsigned_32};
+pub(crate) use number::{digits, digits_32, signed_32};
 pub(crate) use storage::block_length;
 pub(crate) use tokens::Tokens;
 
@@ -37,6 +37,9 @@ use crate::{Parsed, meta};
 
 /// Longest key in bytes.
 pub const KEY_MAX: usize = 250;
+
+/// COMPAT: a line shorter than this, with its end, is no command in memcached.
+pub(crate) const LINE_LEAST: usize = 4;
 
 /// Longest data block a line may announce (memcached's `INT_MAX - 2`).
 pub const LENGTH_MAX: usize = i32::MAX as usize - 2;
@@ -203,7 +206,7 @@ pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<Command<'a>, Error>
         return retrieval::parse_piece(window);
     };
     let head = end + 1;
-    match parse_line(trim_return(first(window, end))) {
+    match parse_line(trim_return(first(window, end)), head) {
         Line::Command(command) => Parsed::Request { head, body: 0, trailer: 0, command },
         Line::Storage(command, body) => Parsed::Request { head, body, trailer: TRAILER.len(), command },
         Line::Malformed(error) if error.is_fatal() => Parsed::Fatal { error },
@@ -212,16 +215,18 @@ pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<Command<'a>, Error>
     }
 }
 
+/// `head`: length of the line with its end.
 #[inline]
-fn parse_line(line: &[u8]) -> Line<'_> {
+fn parse_line(line: &[u8], head: usize) -> Line<'_> {
     if let Some(keys) = line.strip_prefix(b"get ") {
         return retrieval::get(keys, false);
     }
-    let mut tokens = Tokens::new(line);
-    let Some(name) = tokens.next() else { return Line::Malformed(Error::Unknown) };
+    // COMPAT: behind leading blanks there is no command.
+    let (name, rest) = line.split_at(memchr::memchr(b' ', line).unwrap_or(line.len()));
+    let tokens = Tokens::new(rest);
     match name {
         b"set" => storage::store(StoreVerb::Set, tokens),
-        b"get" | b"bget" => retrieval::get(tokens.rest(), false),
+        b"get" => retrieval::get(tokens.rest(), false),
         b"gets" => retrieval::get(tokens.rest(), true),
         b"gat" => retrieval::get_and_touch(tokens, false),
         b"gats" => retrieval::get_and_touch(tokens, true),
@@ -229,7 +234,7 @@ fn parse_line(line: &[u8]) -> Line<'_> {
         b"replace" => storage::store(StoreVerb::Replace, tokens),
         b"append" => storage::store(StoreVerb::Append, tokens),
         b"prepend" => storage::store(StoreVerb::Prepend, tokens),
-        b"cas" => storage::cas(tokens),
+        b"cas" => storage::store(StoreVerb::Cas, tokens),
         b"delete" => control::delete(tokens),
         b"incr" => control::arithmetic(tokens, false),
         b"decr" => control::arithmetic(tokens, true),
@@ -243,8 +248,9 @@ fn parse_line(line: &[u8]) -> Line<'_> {
         b"watch" => control::watch(tokens),
         b"version" => Line::Command(Command::Version),
         b"quit" => Line::Command(Command::Quit),
-        [b'm', verb] => meta::parse_line(*verb, tokens),
+        [b'm', verb] => meta::parse_line(*verb, tokens, head),
         _ if is_http(line) => Line::Malformed(Error::Http),
+        _ if head < LINE_LEAST => Line::Malformed(Error::BadFormat),
         _ => Line::Malformed(Error::Unknown),
     }
 }

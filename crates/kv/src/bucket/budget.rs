@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use memory::{Gauge, Reservation};
 
 use super::Bucket;
-use crate::index::{Resources, VALUE_MAX};
+use crate::class_counters::ClassCounter;
+use crate::index::{Resources, VALUE_MAX, least_item_size};
 use crate::memory_policy::{self, Admission, Figures, POLICY, Watermarks};
 use crate::settings::Eviction;
 use crate::{Key, KvError, LARGE_VALUE, Meter, ThreadContext};
@@ -138,6 +139,9 @@ impl Bucket {
                 }
                 Admission::MakeRoom { target } => {
                     self.count(cx, Meter::DirectReclaims, 1);
+                    let size =
+                        least_item_size(Key::plain(&[]), usize::try_from(bytes).unwrap_or(usize::MAX >> 1));
+                    self.count_in_class(cx, size, ClassCounter::DirectReclaims);
                     self.make_room(cx, target, MOVED_BY_WORKER_MAX);
                     break;
                 }

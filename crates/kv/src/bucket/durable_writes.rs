@@ -93,6 +93,7 @@ impl Bucket {
         mutation: Mutation<'_>,
     ) -> Result<Written, KvError> {
         let (added, with_cas) = (key.bytes.len() + mutation.store.value.len(), mutation.cas != 0);
+        let value_len = mutation.store.value.len();
         let attempt = Attempt::of(self, key, &mutation);
         let result = self.admit(cx, added).and_then(|()| {
             self.durably(cx, key, at, durability, |entry| {
@@ -100,7 +101,12 @@ impl Bucket {
                 Ok((mutated, ()))
             })
         });
-        self.count_store(cx, with_cas, result.as_ref().map(drop).map_err(|error| *error));
+        self.count_store_of(
+            cx,
+            (key, value_len),
+            with_cas,
+            result.as_ref().map(drop).map_err(|error| *error),
+        );
         if let Some(attempt) = attempt {
             attempt.report(self, cx, key, result.as_ref().map(drop).map_err(|error| *error));
         }

@@ -2,8 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::watch::Attempt;
+use super::watch::{Attempt, Deletion};
 use super::{Bucket, LONGEST_NUMBER, attention};
+use crate::class_counters::ClassCounter;
+use crate::index::least_item_size;
 use crate::{
     Entry, Expiry, Key, KvError, Meter, Mutated, Mutation, Place, Store, StoreKind, ThreadContext, Value,
 };
@@ -72,7 +74,7 @@ impl Bucket {
         let present = locked.live(key, at.hash)?;
         let (cas, seqno) = locked.overwrite(present, datatype, flags, value)?;
         drop(locked);
-        self.count(cx, Meter::CmdSet, 1);
+        self.count_set(cx, least_item_size(key, value.len()));
         self.count(cx, Meter::TotalItems, 1);
         Some(Mutated { cas, seqno, vb_uuid: self.vb_uuid(at.vb) })
     }
@@ -97,6 +99,7 @@ impl Bucket {
         mutation: Mutation<'_>,
     ) -> Result<Mutated, KvError> {
         let added = key.bytes.len() + mutation.store.value.len();
+        let value_len = mutation.store.value.len();
         let mut attempt = Attempt::of(self, key, &mutation);
         let result = match self.admit(cx, added) {
             Ok(()) => self.change(cx, key, at, |entry| {
@@ -111,16 +114,41 @@ impl Bucket {
         if matches!(result, Err(KvError::TakesLong)) {
             return result;
         }
-        self.count_store(cx, mutation.cas != 0, result.map(drop));
+        self.count_store_of(cx, (key, value_len), mutation.cas != 0, result.map(drop));
         if let Some(attempt) = attempt {
             attempt.report(self, cx, key, result.map(drop));
         }
         result
     }
 
-    /// Counts an attempted store.
+    /// Counts an attempted store, but not by size class.
     pub fn count_store(&self, cx: &ThreadContext, with_cas: bool, result: Result<(), KvError>) {
         self.count(cx, Meter::CmdSet, 1);
+        self.count_outcome(cx, with_cas, result);
+    }
+
+    /// Counts an attempted store of a key and a value of this length.
+    pub fn count_store_of(
+        &self,
+        cx: &ThreadContext,
+        (key, value_len): (Key<'_>, usize),
+        with_cas: bool,
+        result: Result<(), KvError>,
+    ) {
+        let size = least_item_size(key, value_len);
+        self.count_set(cx, size);
+        self.count_outcome(cx, with_cas, result);
+        let counter = match result {
+            Ok(()) if with_cas => ClassCounter::CasHits,
+            Ok(()) => return,
+            Err(KvError::Exists) if with_cas => ClassCounter::CasBadval,
+            Err(KvError::NoMemory) => ClassCounter::OutOfMemory,
+            Err(_) => return,
+        };
+        self.count_in_class(cx, size, counter);
+    }
+
+    fn count_outcome(&self, cx: &ThreadContext, with_cas: bool, result: Result<(), KvError>) {
         match result {
             Ok(()) => {
                 self.count(cx, Meter::TotalItems, 1);
@@ -150,11 +178,34 @@ impl Bucket {
         at: Place,
         cas: u64,
     ) -> Result<Mutated, KvError> {
+        self.remove_as(cx, key, at, cas, None)
+    }
+
+    /// DELETE, reported to the watchers of deletions.
+    pub fn remove_as(
+        &self,
+        cx: &mut ThreadContext,
+        key: Key<'_>,
+        at: Place,
+        cas: u64,
+        mut deletion: Option<Deletion>,
+    ) -> Result<Mutated, KvError> {
+        let mut size = 0;
         let result = self.change(cx, key, at, |entry| {
             entry.check_version(cas)?;
+            size = entry.item_size();
+            if let Some(deletion) = &mut deletion {
+                deletion.note(entry);
+            }
             entry.remove()
         });
         self.count_removal(cx, result.map(drop));
+        if result.is_ok() {
+            self.count_in_class(cx, size, ClassCounter::DeleteHits);
+            if let Some(deletion) = deletion {
+                deletion.report(self, cx, key);
+            }
+        }
         result
     }
 
@@ -186,10 +237,11 @@ impl Bucket {
         how: Arithmetic,
     ) -> Result<(u64, Mutated), KvError> {
         self.admit(cx, key.bytes.len() + LONGEST_NUMBER)?;
-        let mut existed = false;
+        let (mut existed, mut size) = (false, 0);
         let mut attempt = Attempt::to_count(self, key, how.initial.unwrap_or(0), how.expiry);
         let result = self.change(cx, key, at, |entry| {
             existed = entry.document().is_some();
+            size = entry.item_size();
             let counted = count_entry(entry, &how)?;
             if let Some(attempt) = &mut attempt {
                 attempt.note(entry);
@@ -197,7 +249,8 @@ impl Bucket {
             Ok(counted)
         });
         if !existed || result.is_ok() {
-            self.count_arithmetic(cx, how.decrement, existed);
+            let size = existed.then_some(size);
+            self.count_arithmetic_of(cx, how.decrement, size);
         }
         if let Some(attempt) = attempt.filter(|_| result.is_ok() && !existed) {
             attempt.report(self, cx, key, Ok(()));
@@ -205,7 +258,16 @@ impl Bucket {
         result
     }
 
-    /// Counts a counter operation. `hit`: the document existed.
+    /// Counts a counter operation on an item of this size, or on none.
+    pub fn count_arithmetic_of(&self, cx: &ThreadContext, decrement: bool, found: Option<usize>) {
+        self.count_arithmetic(cx, decrement, found.is_some());
+        if let Some(size) = found {
+            let counter = if decrement { ClassCounter::DecrHits } else { ClassCounter::IncrHits };
+            self.count_in_class(cx, size, counter);
+        }
+    }
+
+    /// Counts a counter operation, but not by size class. `hit`: the document existed.
     pub fn count_arithmetic(&self, cx: &ThreadContext, decrement: bool, hit: bool) {
         let meter = match (decrement, hit) {
             (false, true) => Meter::IncrHits,
@@ -216,7 +278,15 @@ impl Bucket {
         self.count(cx, meter, 1);
     }
 
-    /// Counts an attempted change of an expiry.
+    /// Counts an attempted change of the expiry of an item of this size, or of none.
+    pub fn count_touch_of(&self, cx: &ThreadContext, found: Option<usize>) {
+        self.count_touch(cx, found.is_some());
+        if let Some(size) = found {
+            self.count_in_class(cx, size, ClassCounter::TouchHits);
+        }
+    }
+
+    /// Counts an attempted change of an expiry, but not by size class.
     pub fn count_touch(&self, cx: &ThreadContext, hit: bool) {
         self.count(cx, Meter::CmdTouch, 1);
         self.count(cx, if hit { Meter::TouchHits } else { Meter::TouchMisses }, 1);

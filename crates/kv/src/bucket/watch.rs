@@ -219,13 +219,46 @@ impl Attempt {
     }
 }
 
+/// A deletion, while it is in progress.
+pub struct Deletion {
+    command: &'static str,
+    size: usize,
+    class: u32,
+}
+
+impl Deletion {
+    /// Begins a deletion. `None` if nobody watches.
+    #[inline]
+    pub fn new(bucket: &Bucket, command: &'static str) -> Option<Self> {
+        bucket.is_watched().then_some(Self { command, size: 0, class: 0 })
+    }
+
+    /// Notes the document that is deleted, as it is now.
+    pub fn note(&mut self, entry: &Entry<'_>) {
+        if let Some(document) = entry.document() {
+            (self.size, self.class) = (document.noted_value_len(), class_of(document.item_size()));
+        }
+    }
+
+    /// Reports it to the watchers.
+    #[cold]
+    pub fn report(&self, bucket: &Bucket, cx: &mut ThreadContext, key: Key<'_>) {
+        let Self { command, size, class } = self;
+        bucket.announce(cx, Watched::DELETIONS, |line, _| {
+            push(line, format_args!("deleted key="));
+            push_key(line, key.bytes);
+            push(line, format_args!(" cmd={command} clsid={class} size={size}"));
+        });
+    }
+}
+
 impl Bucket {
     /// Updates the flags by which threads see which events are wanted.
     fn note_wanted(&self, inner: &Inner) {
         let none = Watched::default();
         let wanted = inner.watchers.iter().fold(none, |wanted, watcher| wanted.and(watcher.watched));
         self.watchers.wanted.store(wanted.bits(), SeqCst);
-        if wanted.has(Watched::FETCHERS.and(Watched::MUTATIONS)) {
+        if wanted.has(Watched::FETCHERS.and(Watched::MUTATIONS).and(Watched::DELETIONS)) {
             self.raise(attention::WATCHED);
         } else {
             self.lower(attention::WATCHED);

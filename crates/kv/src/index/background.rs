@@ -10,8 +10,11 @@ use super::rank::{self, Census};
 use super::relocate::Moved;
 use super::table::{Found, Hand, HashPart};
 use super::vbucket::{Dead, Locked, Present, SLICE_ITEMS};
+use crate::class_counters::ClassCounter;
 use crate::{Document, Key};
 
+/// Bits of the time of the last access.
+const ACCESSED_MASK: u32 = 0xf_ffff;
 /// Most items of a group.
 const GROUP_ITEMS: usize = 8 * 64;
 
@@ -65,11 +68,15 @@ impl Locked<'_> {
                 // A shadow is deleted, and goes when it expires.
                 let dead = self.death(item).filter(|dead| *dead != Dead::Deleted);
                 let is_unfetched = self.is_unfetched(item);
+                // SAFETY: the item is in the table and the lock is held.
+                let size = unsafe { item.header() }.item_size();
                 if let Some(dead) = dead.filter(|_| decides)
                     && self.let_go(Present { found, item }, dead)
                 {
                     freed += 1;
                     unfetched += usize::from(is_unfetched);
+                    self.count_in_class(size, ClassCounter::Reclaimed, 1);
+                    self.count_in_class(size, ClassCounter::ExpiredUnfetched, u64::from(is_unfetched));
                     // A removal may move neighbouring slots; an entry of the same hash part comes again.
                     break;
                 }
@@ -177,7 +184,7 @@ impl Locked<'_> {
         }
         let bar = census.bar();
         for (location, _) in living.into_iter().filter(|&(_, worth)| worth <= bar) {
-            swept.unfetched += u64::from(self.is_unfetched(self.item(location)));
+            swept.unfetched += u64::from(self.count_evicted(self.item(location)));
             swept.freed_bytes += if persistent {
                 self.eject(self.present_at(location))
             } else {
@@ -214,7 +221,7 @@ impl Locked<'_> {
             let worth = rank::worth(visited);
             census.count(worth);
             if !rank::is_fresh(rank) && worth <= census.bar() {
-                moved.unfetched_gone += u64::from(self.is_unfetched(item));
+                moved.unfetched_gone += u64::from(self.count_evicted(item));
                 if self.is_persistent() {
                     self.eject(present);
                 } else {
@@ -238,6 +245,22 @@ impl Locked<'_> {
             let key = unsafe { present.item.stored_key() };
             gone.push(Evicted::new(key_of(key), &Document::new(self, &present)));
         }
+    }
+
+    /// Counts an item that is about to be evicted, or its value ejected, in its class. Returns true if nobody has read
+    /// it since it was stored.
+    fn count_evicted(&self, item: ItemPtr) -> bool {
+        // SAFETY: the item is in the table and the lock is held.
+        let header = unsafe { item.header() };
+        let is_unfetched = header.marks & mark::FETCHED == 0;
+        let idle_s = self.now.unix_s.wrapping_sub(header.accessed) & ACCESSED_MASK;
+        let (thread, traits) = (self.memory.cache.thread(), (header.expiry != 0, is_unfetched));
+        self.memory.resources.classes.count_evicted(thread, header.item_size(), traits, idle_s);
+        is_unfetched
+    }
+
+    fn count_in_class(&self, size: usize, counter: ClassCounter, n: u64) {
+        self.memory.resources.classes.count(self.memory.cache.thread(), size, counter, n);
     }
 
     /// Returns true if nobody has read the item since it was stored.

@@ -264,6 +264,12 @@ pub(crate) fn stored_key_len(key: Key<'_>) -> usize {
     collection_prefix(key.collection).1 + key.bytes.len()
 }
 
+/// Returns the least size of an item in memory: without flags and expiry, in a collection with a short id.
+#[inline]
+pub(crate) fn least_item_size(key: Key<'_>, value_len: usize) -> usize {
+    HEADER + 1 + key.bytes.len() + value_len
+}
+
 /// Where a new value goes in an item that is overwritten in place.
 pub(crate) struct Room {
     pub(crate) old_len: usize,

@@ -48,7 +48,9 @@ pub use followers::StreamFigures;
 pub(crate) use followers::{Followed, Forgotten};
 pub(crate) use hashing::{hash, hash_stored};
 pub use item::REV_MOST;
-pub(crate) use item::{Header, Kind, STORED_KEY_MAX, VALUE_MAX, large_value_offset, mark, stored_key_len};
+pub(crate) use item::{
+    Header, Kind, STORED_KEY_MAX, VALUE_MAX, large_value_offset, least_item_size, mark, stored_key_len,
+};
 pub(crate) use prepares::PERSIST_TO_MAJORITY;
 pub(crate) use rank::Census;
 pub use rank::Use;

@@ -32,6 +32,7 @@ use rapidhash::v3::RapidSecrets;
 
 use super::dirty::DirtySet;
 use super::rank;
+use crate::class_counters::ClassCounters;
 use crate::client_memory::Share;
 use crate::collections::Collections;
 use crate::mailbox::Cookie;
@@ -98,6 +99,8 @@ pub(crate) struct Resources {
     pub(crate) vbuckets: u16,
     /// How long deletions can be looked up, in seconds; 0 in an ephemeral bucket that keeps none.
     pub(crate) tombstone_age_s: u32,
+    /// Events by size class.
+    pub(crate) classes: ClassCounters,
 }
 
 /// What a vBucket needs to allocate, free and retire. Passed on by every operation: kept small.

@@ -247,6 +247,7 @@ impl Worker {
                 false if self.allowance < ALLOWANCE_SCARCE => SCARCE_REQUESTS,
                 false => BATCH_REQUESTS,
             };
+            let most = most.min(self.limits.turn_requests.saturating_sub(turn.done));
             let input = turn.input.get(turn.consumed..).unwrap_or_default();
             let progress = connection.session.parse(input, turn.id, most, &mut self.cx, batch);
             turn.consumed += progress.consumed;
@@ -340,7 +341,7 @@ impl Worker {
         let Some(Some(connection)) = self.connections.get(turn.id as usize) else { return false };
         let parts = if self.has_ready() { CROWDED_FRACTION } else { 1 };
         turn.more
-            && turn.done < self.limits.turn_requests / parts
+            && turn.done < (self.limits.turn_requests / parts).max(1)
             && turn.answered < TURN_BYTES.min(self.allowance) / parts
             && turn.consumed < turn.input.len()
             && self.cx.fresh_us() < self.cx.now.mono_us + TURN_US
@@ -362,6 +363,9 @@ impl Worker {
         let left = turn.input.get(turn.consumed..).unwrap_or_default();
         if left.is_empty() {
             connection.rest = Vec::new();
+            if turn.answered == 0 && turn.done > 0 {
+                connection.acknowledge_unanswered();
+            }
             if connection.is_at_rest() {
                 return;
             }

@@ -2,9 +2,9 @@
 
 use kv::{Bucket, NodeContext};
 use wire::binary::response::done;
-use wire::binary::{Reply, Request, Status};
+use wire::binary::{Header, Reply, Request, Status};
 
-use super::super::{Output, Peer};
+use super::super::{Output, Peer, Port};
 use crate::stats;
 
 /// Answers STAT for the group that the key names. Returns false, without an answer, if there is no such group.
@@ -16,6 +16,11 @@ pub(crate) fn answer(
     out: &mut Output,
 ) -> bool {
     let header = &request.header;
+    if let Some(what) = request.key.strip_prefix(b"detail ")
+        && peer.port == Port::Memcached
+    {
+        return detail(bucket, what, header, out);
+    }
     let mut text = String::new();
     let answer = stats::gather(bucket, peer, request.key, cx, &mut |name, value| {
         text.clear();
@@ -26,13 +31,30 @@ pub(crate) fn answer(
         out.bytes(text.as_bytes());
     });
     let is_known = match answer {
-        stats::Answer::List | stats::Answer::Entry | stats::Answer::Reset => true,
+        stats::Answer::List | stats::Answer::Reset => true,
         stats::Answer::Unknown | stats::Answer::Refused(_) => false,
     };
     if is_known {
         out.bytes(&done(header, 0));
     }
     is_known
+}
+
+/// Answers STAT `detail on`, `detail off` and `detail dump`: what is dumped is the text protocol's answer.
+fn detail(bucket: &Bucket, what: &[u8], header: &Header, out: &mut Output) -> bool {
+    match what {
+        b"on" | b"off" => bucket.prefixes.switch(what == b"on"),
+        b"dump" => {
+            const NAME: &[u8] = b"detailed";
+            let lines = stats::prefix_lines(bucket);
+            out.bytes(Reply::to(header, Status::SUCCESS).head(&[], NAME.len(), lines.len()).as_bytes());
+            out.bytes(NAME);
+            out.bytes(&lines);
+        }
+        _ => return false,
+    }
+    out.bytes(&done(header, 0));
+    true
 }
 
 /// Answers with the given statistics.

@@ -135,7 +135,6 @@ impl Operation<'_> {
 
     /// Counts a lookup.
     pub(super) fn count_retrieval(&self, cx: &NodeContext, is_hit: bool) {
-        self.bucket.count(cx, Meter::CmdGet, 1);
         self.bucket.count(cx, if is_hit { Meter::GetHits } else { Meter::GetMisses }, 1);
     }
 

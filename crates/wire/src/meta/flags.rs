@@ -1,7 +1,7 @@
 //! The flags of a meta command.
 
 use super::Key;
-use crate::text::{Error, Tokens, exptime, unsigned, unsigned_32};
+use crate::text::{Error, Tokens, digits, digits_32, signed_32};
 
 /// Longest `O` flag in bytes, its letter included.
 const OPAQUE_MAX: usize = 32;
@@ -40,13 +40,13 @@ impl<'a> Flags<'a> {
         let mut opaque_too_long = false;
         for word in words {
             let Some((&letter, token)) = word.split_first() else { continue };
-            if letter >= 127 || flags.has(letter) {
+            if flags.has(letter) {
                 return Err(Error::DuplicateFlag);
             }
             flags.letters |= bit(letter);
             let valid = match letter {
                 b'k' | b's' | b't' | b'c' | b'f' | b'v' | b'h' | b'l' | b'u' | b'q' | b'I' | b'x' | b'P'
-                | b'L' => Ok(()),
+                | b'L' | b'M' => Ok(()),
                 b'O' => {
                     opaque_too_long = word.len() > OPAQUE_MAX;
                     Ok(())
@@ -58,14 +58,13 @@ impl<'a> Flags<'a> {
                     }
                     None => Err(Error::BadKeyEncoding),
                 },
-                b'N' | b'T' | b'R' => exptime(token).map(drop).ok_or(Error::BadToken),
-                b'C' | b'E' => unsigned(token).map(drop).ok_or(Error::BadToken),
-                b'F' => unsigned_32(token).map(drop).ok_or(failure.unwrap_or(Error::BadFormat)),
-                b'J' => unsigned(token).map(drop).ok_or(Error::BadInitial),
-                b'D' => unsigned(token).map(drop).ok_or(Error::BadDeltaFlag),
-                b'M' if token.len() == 1 => Ok(()),
-                b'M' => Err(Error::BadModeLength),
-                _ => return Err(Error::InvalidFlag),
+                b'N' | b'T' | b'R' => signed_32(token).map(drop).ok_or(Error::BadToken),
+                b'C' | b'E' => digits(token).map(drop).ok_or(Error::BadToken),
+                b'F' => digits_32(token).map(drop).ok_or(failure.unwrap_or(Error::BadFormat)),
+                b'J' => digits(token).map(drop).ok_or(Error::BadInitial),
+                b'D' => digits(token).map(drop).ok_or(Error::BadDeltaFlag),
+                letter if Self::may_be(letter) => return Err(Error::InvalidFlag),
+                _ => return Err(Error::NoFlag),
             };
             failure = valid.err().or(failure);
         }
@@ -74,6 +73,11 @@ impl<'a> Flags<'a> {
             None if opaque_too_long => Err(Error::OpaqueTooLong),
             None => Ok((key, flags)),
         }
+    }
+
+    /// Returns true if a flag may begin with that letter, whether or not there is one.
+    pub(super) const fn may_be(letter: u8) -> bool {
+        matches!(letter, b'0'..=b'9' | b'A'..=b'z')
     }
 
     /// Returns true if a flag of that letter was given.
@@ -89,22 +93,22 @@ impl<'a> Flags<'a> {
 
     /// The expiration time of `T`, `N` or `R`, as sent.
     pub fn exptime(&self, letter: u8) -> Option<i32> {
-        exptime(self.token(letter)?)
+        signed_32(self.token(letter)?)
     }
 
     /// The number of `C`, `E`, `D` or `J`.
     pub fn number(&self, letter: u8) -> Option<u64> {
-        unsigned(self.token(letter)?)
+        digits(self.token(letter)?)
     }
 
     /// The client flags of `F`; 0 if there are none.
     pub fn client_flags(&self) -> u32 {
-        self.token(b'F').and_then(unsigned_32).unwrap_or(0)
+        self.token(b'F').and_then(digits_32).unwrap_or(0)
     }
 
-    /// The mode of `M`.
+    /// The mode of `M`; 0 if nothing follows the letter. COMPAT: one character decides.
     pub(super) fn mode(&self) -> Option<u8> {
-        self.token(b'M')?.first().copied()
+        self.token(b'M').map(|token| token.first().copied().unwrap_or(0))
     }
 
     fn token(&self, letter: u8) -> Option<&'a [u8]> {

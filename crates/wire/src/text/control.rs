@@ -1,6 +1,6 @@
 //! Single-line commands that neither fetch nor store.
 
-use super::{Command, Error, KEY_MAX, Line, Tokens, number, unsigned, unsigned_32};
+use super::{Command, Error, KEY_MAX, Line, Tokens, number};
 
 /// Size classes have numbers below this.
 const CLASSES: u32 = 64;
@@ -53,6 +53,8 @@ impl Watched {
     pub const EVICTIONS: Self = Self(4);
     /// Connections opened and closed.
     pub const CONNECTIONS: Self = Self(8);
+    /// Documents deleted.
+    pub const DELETIONS: Self = Self(16);
 
     /// The union of both.
     pub const fn and(self, others: Self) -> Self {
@@ -75,7 +77,7 @@ impl Watched {
     }
 }
 
-/// `[fetchers|mutations|evictions|connevents ...]`
+/// `[fetchers|mutations|evictions|connevents|deletions ...]`
 pub(super) fn watch(tokens: Tokens<'_>) -> Line<'_> {
     if tokens.rest().is_empty() {
         return Line::Command(Command::Watch(Watched::FETCHERS));
@@ -87,6 +89,7 @@ pub(super) fn watch(tokens: Tokens<'_>) -> Line<'_> {
             b"mutations" => Watched::MUTATIONS,
             b"evictions" => Watched::EVICTIONS,
             b"connevents" => Watched::CONNECTIONS,
+            b"deletions" => Watched::DELETIONS,
             // COMPAT: known to memcached; none of these events occur here.
             b"sysevents" | b"rawcmds" | b"proxyreqs" | b"proxyevents" | b"proxyuser" => Watched::default(),
             _ => return Line::Malformed(Error::Unknown),
@@ -110,7 +113,7 @@ pub(super) fn stats(tokens: Tokens<'_>) -> Line<'_> {
     let (Some(class), Some(limit)) = (words.next(), words.next()) else {
         return Line::Malformed(Error::BadCommandLine);
     };
-    let (Some(class), Some(limit)) = (unsigned_32(class), unsigned_32(limit)) else {
+    let (Some(class), Some(limit)) = (number::digits_32(class), number::digits_32(limit)) else {
         return Line::Malformed(Error::BadFormat);
     };
     if class >= CLASSES {
@@ -134,7 +137,7 @@ pub(super) fn lru_crawler(mut tokens: Tokens<'_>) -> Line<'_> {
     let classes = match which {
         b"all" | b"hash" => Some(u64::MAX),
         list => list.split(|byte| *byte == b',').try_fold(0, |classes, class| {
-            let class = unsigned_32(class).filter(|class| (1..CLASSES).contains(class))?;
+            let class = number::digits_32(class).filter(|class| (1..CLASSES).contains(class))?;
             Some(classes | 1 << class)
         }),
     };
@@ -144,52 +147,41 @@ pub(super) fn lru_crawler(mut tokens: Tokens<'_>) -> Line<'_> {
     }
 }
 
-/// `<key> [0] [noreply]`
+/// `<key> [noreply]`
 pub(super) fn delete(mut tokens: Tokens<'_>) -> Line<'_> {
-    let Some(key) = tokens.next() else { return Line::Malformed(Error::Unknown) };
-    let (hold, option) = (tokens.next(), tokens.next());
-    if !tokens.rest().is_empty() {
-        return Line::Malformed(Error::Unknown);
+    let noreply = is_noreply(tokens);
+    match tokens.next() {
+        None => Line::Malformed(Error::BadFormat),
+        Some(key) if key.len() > KEY_MAX => Line::malformed(Error::BadFormat, noreply),
+        Some(key) => Line::Command(Command::Delete { key, noreply }),
     }
-    let noreply = option.or(hold) == Some(b"noreply");
-    let is_zero = hold == Some(b"0");
-    let valid = match (hold, option) {
-        (None, _) => true,
-        (Some(_), None) => is_zero || noreply,
-        (Some(_), Some(_)) => is_zero && noreply,
-    };
-    if !valid {
-        return Line::malformed(Error::DeleteUsage, noreply);
-    }
-    if key.len() > KEY_MAX {
-        return Line::malformed(Error::BadFormat, noreply);
-    }
-    Line::Command(Command::Delete { key, noreply })
 }
 
 /// `<key> <number> [noreply]`
-pub(super) fn arithmetic(tokens: Tokens<'_>, decrement: bool) -> Line<'_> {
-    let Some((key, number, noreply)) = key_and_number(tokens) else {
-        return Line::Malformed(Error::Unknown);
+pub(super) fn arithmetic(mut tokens: Tokens<'_>, decrement: bool) -> Line<'_> {
+    let noreply = is_noreply(tokens);
+    let (Some(key), Some(number)) = (tokens.next(), tokens.next()) else {
+        return Line::Malformed(Error::BadFormat);
     };
     if key.len() > KEY_MAX {
         return Line::malformed(Error::BadFormat, noreply);
     }
-    match unsigned(number) {
+    match number::digits(number) {
         Some(delta) => Line::Command(Command::Arithmetic { key, delta, decrement, noreply }),
         None => Line::malformed(Error::BadDelta, noreply),
     }
 }
 
 /// `<key> <exptime> [noreply]`
-pub(super) fn touch(tokens: Tokens<'_>) -> Line<'_> {
-    let Some((key, number, noreply)) = key_and_number(tokens) else {
-        return Line::Malformed(Error::Unknown);
+pub(super) fn touch(mut tokens: Tokens<'_>) -> Line<'_> {
+    let noreply = is_noreply(tokens);
+    let (Some(key), Some(exptime)) = (tokens.next(), tokens.next()) else {
+        return Line::Malformed(Error::BadFormat);
     };
     if key.len() > KEY_MAX {
         return Line::malformed(Error::BadFormat, noreply);
     }
-    match number::exptime(number) {
+    match number::signed_32(exptime) {
         Some(exptime) => Line::Command(Command::Touch { key, exptime, noreply }),
         None => Line::malformed(Error::BadExptime, noreply),
     }
@@ -197,15 +189,11 @@ pub(super) fn touch(tokens: Tokens<'_>) -> Line<'_> {
 
 /// `[delay] [noreply]`
 pub(super) fn flush_all(mut tokens: Tokens<'_>) -> Line<'_> {
-    let (delay, option) = (tokens.next(), tokens.next());
-    if !tokens.rest().is_empty() {
-        return Line::Malformed(Error::Unknown);
-    }
-    let noreply = option.or(delay) == Some(b"noreply");
-    let delay = match delay {
-        None => Some(0),
-        Some(_) if noreply && option.is_none() => Some(0),
-        Some(token) => number::exptime(token),
+    let noreply = is_noreply(tokens);
+    let delay = match (tokens.next(), tokens.rest()) {
+        (None, _) => Some(0),
+        (Some(b"noreply"), b"") => Some(0),
+        (Some(token), _) => number::signed_32(token),
     };
     match delay {
         Some(delay) => Line::Command(Command::FlushAll { delay, noreply }),
@@ -214,21 +202,19 @@ pub(super) fn flush_all(mut tokens: Tokens<'_>) -> Line<'_> {
 }
 
 /// `<level> [noreply]`
-pub(super) fn verbosity(tokens: Tokens<'_>) -> Line<'_> {
-    match one_number(tokens) {
-        None => Line::Malformed(Error::Unknown),
-        Some((level, noreply)) if unsigned_32(level).is_some() => {
-            Line::Command(Command::Verbosity { noreply })
-        }
-        Some((_, noreply)) => Line::malformed(Error::BadFormat, noreply),
+pub(super) fn verbosity(mut tokens: Tokens<'_>) -> Line<'_> {
+    let noreply = is_noreply(tokens);
+    match tokens.next() {
+        Some(level) if number::digits_32(level).is_some() => Line::Command(Command::Verbosity { noreply }),
+        _ => Line::malformed(Error::BadFormat, noreply),
     }
 }
 
 /// `<MiB> [noreply]`
-pub(super) fn cache_memlimit(tokens: Tokens<'_>) -> Line<'_> {
-    let Some((number, noreply)) = one_number(tokens) else { return Line::Malformed(Error::Unknown) };
-    match unsigned(number) {
-        Some(mebibytes) => Line::Command(Command::CacheMemlimit { mebibytes, noreply }),
+pub(super) fn cache_memlimit(mut tokens: Tokens<'_>) -> Line<'_> {
+    let noreply = is_noreply(tokens);
+    match tokens.next().and_then(number::digits_32) {
+        Some(mebibytes) => Line::Command(Command::CacheMemlimit { mebibytes: u64::from(mebibytes), noreply }),
         None => Line::malformed(Error::Unknown, noreply),
     }
 }
@@ -243,16 +229,7 @@ pub(super) fn shutdown(mut tokens: Tokens<'_>) -> Line<'_> {
     Line::Command(Command::Shutdown(mode))
 }
 
-/// Two words and perhaps an option. The last result is true if the last word is `noreply`.
-fn key_and_number(mut tokens: Tokens<'_>) -> Option<(&[u8], &[u8], bool)> {
-    let (key, number, option) = (tokens.next()?, tokens.next()?, tokens.next());
-    let noreply = option.unwrap_or(number) == b"noreply";
-    tokens.rest().is_empty().then_some((key, number, noreply))
-}
-
-/// One word and perhaps an option. The last result is true if the last word is `noreply`.
-fn one_number(mut tokens: Tokens<'_>) -> Option<(&[u8], bool)> {
-    let (number, option) = (tokens.next()?, tokens.next());
-    let noreply = option.unwrap_or(number) == b"noreply";
-    tokens.rest().is_empty().then_some((number, noreply))
+/// Returns true if the last of a command's words is the option. COMPAT: whatever stands before it.
+fn is_noreply(tokens: Tokens<'_>) -> bool {
+    tokens.last_word() == b"noreply"
 }

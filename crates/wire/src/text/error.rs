@@ -5,16 +5,16 @@
 pub enum Error {
     /// Malformed, and the client asked for no answer.
     Silent,
-    /// No such command, or the wrong number of arguments.
+    /// No such command.
     Unknown,
-    /// A key too long or an argument that is not a number.
+    /// Too few words, a key too long, or an argument that is not a number.
     BadFormat,
+    /// A key of a retrieval is too long.
+    RetrievedKeyTooLong,
     /// An expiration time that is not a number.
     BadExptime,
     /// The amount of `incr` or `decr` is not a number.
     BadDelta,
-    /// `delete` with anything but `noreply` after the key.
-    DeleteUsage,
     /// A line longer than the limit that is not a retrieval.
     LineTooLong,
     /// A retrieval line longer than the limit with a bad argument in it.
@@ -29,20 +29,18 @@ pub enum Error {
     BadClass,
     /// A login is required, and this was not one.
     Unauthenticated,
-    /// Meta: a flag given twice, or not an ASCII letter.
+    /// Meta: a flag given twice.
     DuplicateFlag,
+    /// Meta: a flag that is neither a letter nor a digit.
+    NoFlag,
     /// Meta: no such flag.
     InvalidFlag,
-    /// Meta `md` and `ma`: anything wrong with the flags.
+    /// Meta `ma`: anything wrong with the key or the flags.
     InvalidOrDuplicateFlag,
-    /// Meta `mg`: more flags than there can be.
-    FlagsAreTooLong,
     /// Meta: more flags than there can be.
     FlagsTooLong,
     /// Meta: a flag's token is not a number.
     BadToken,
-    /// Meta: `M` without exactly one character.
-    BadModeLength,
     /// Meta `ms`: no such mode.
     BadSetMode,
     /// Meta `ma`: no such mode.
@@ -68,10 +66,13 @@ impl Error {
         match self {
             Self::Silent | Self::Http => b"",
             Self::Unknown => b"ERROR\r\n",
-            Self::BadFormat | Self::LongLineMalformed => b"CLIENT_ERROR bad command line format\r\n",
+            Self::BadFormat | Self::NoFlag | Self::LongLineMalformed => {
+                b"CLIENT_ERROR bad command line format\r\n"
+            }
+            // COMPAT: with an empty line behind it.
+            Self::RetrievedKeyTooLong => b"CLIENT_ERROR bad command line format\r\n\r\n",
             Self::BadExptime => b"CLIENT_ERROR invalid exptime argument\r\n",
             Self::BadDelta => b"CLIENT_ERROR invalid numeric delta argument\r\n",
-            Self::DeleteUsage => b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n",
             Self::LineTooLong => b"CLIENT_ERROR line too long\r\n",
             Self::BadCommandLine => b"CLIENT_ERROR bad command line\r\n",
             Self::IllegalClass => b"CLIENT_ERROR Illegal slab id\r\n",
@@ -80,10 +81,8 @@ impl Error {
             Self::DuplicateFlag => b"CLIENT_ERROR duplicate flag\r\n",
             Self::InvalidFlag => b"CLIENT_ERROR invalid flag\r\n",
             Self::InvalidOrDuplicateFlag => b"CLIENT_ERROR invalid or duplicate flag\r\n",
-            Self::FlagsAreTooLong => b"CLIENT_ERROR options flags are too long\r\n",
-            Self::FlagsTooLong => b"CLIENT_ERROR options flags too long\r\n",
+            Self::FlagsTooLong => b"CLIENT_ERROR options flags are too long\r\n",
             Self::BadToken => b"CLIENT_ERROR bad token in command line format\r\n",
-            Self::BadModeLength => b"CLIENT_ERROR incorrect length for M token\r\n",
             Self::BadSetMode => b"CLIENT_ERROR invalid mode for ms M token\r\n",
             Self::BadArithmeticMode => b"CLIENT_ERROR invalid mode for ma M token\r\n",
             Self::BadInitial => b"CLIENT_ERROR invalid numeric initial value\r\n",

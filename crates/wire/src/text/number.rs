@@ -1,6 +1,15 @@
-//! Numbers as C's `strtol` family reads them: leading blanks, a sign, digits, and then the end or a blank.
+//! Numbers, in the two forms that memcached reads.
+//!
+//! Where it calls C's `strtol` family (the flags and the expiration time of a store, the number in a counter's value):
+//! leading blanks, a sign, digits, and then the end, a blank or a NUL. Everywhere else ([`digits`], [`digits_32`]):
+//! digits and nothing else, with a minus sign where the number has one.
 
-/// An unsigned number. `None` if it is not one, is negative, or does not fit.
+/// Longest number of 64 bits in bytes, leading zeros included.
+const DIGITS_MAX: usize = 22;
+/// Longest number of 32 bits in bytes, sign and leading zeros included.
+const DIGITS_32_MAX: usize = 11;
+
+/// An unsigned number as `strtoull` reads it. `None` if it is not one, is negative, or does not fit.
 #[inline]
 pub fn unsigned(token: &[u8]) -> Option<u64> {
     match plain(token) {
@@ -12,13 +21,7 @@ pub fn unsigned(token: &[u8]) -> Option<u64> {
     }
 }
 
-/// An unsigned number of 32 bits.
-#[inline]
-pub(crate) fn unsigned_32(token: &[u8]) -> Option<u32> {
-    u32::try_from(unsigned(token)?).ok()
-}
-
-/// A signed number.
+/// A signed number as `strtoll` reads it.
 #[inline]
 pub(crate) fn signed(token: &[u8]) -> Option<i64> {
     match plain(token) {
@@ -30,16 +33,51 @@ pub(crate) fn signed(token: &[u8]) -> Option<i64> {
     }
 }
 
-/// An expiration time, which memcached keeps in 32 bits with a sign: 2^31 to 2^32 - 1 are how many clients write a
-/// negative one. `None` if it is no number or greater.
+/// An unsigned number of digits alone.
 #[inline]
-pub(crate) fn exptime(token: &[u8]) -> Option<i32> {
-    let number = signed(token)?;
-    match i32::try_from(number) {
-        Ok(exptime) => Some(exptime),
-        Err(_) if number < 0 => Some(i32::MIN),
-        Err(_) => u32::try_from(number).ok().map(u32::cast_signed),
+pub(crate) fn digits(token: &[u8]) -> Option<u64> {
+    match plain(token) {
+        Some(number) => Some(number),
+        None if token.len() <= DIGITS_MAX && token.iter().all(u8::is_ascii_digit) => Some(scan(token)?.1),
+        None => None,
     }
+}
+
+/// The same, of 32 bits.
+#[inline]
+pub(crate) fn digits_32(token: &[u8]) -> Option<u32> {
+    u32::try_from(digits(token)?).ok().filter(|_| token.len() <= DIGITS_32_MAX)
+}
+
+/// A number of 32 bits of digits and perhaps a minus sign.
+///
+/// COMPAT: a minus sign alone is 0, as in memcached.
+#[inline]
+pub(crate) fn signed_32(token: &[u8]) -> Option<i32> {
+    if token.len() > DIGITS_32_MAX {
+        return None;
+    }
+    match token {
+        [b'-'] => Some(0),
+        [b'-', magnitude @ ..] => i32::try_from(0i64.checked_sub_unsigned(digits(magnitude)?)?).ok(),
+        _ => i32::try_from(digits(token)?).ok(),
+    }
+}
+
+/// An expiration time of a store.
+///
+/// COMPAT: memcached keeps the lower 32 bits: 2^31 to 2^32 - 1 are how many clients write a negative one.
+#[inline]
+pub(crate) fn stored_exptime(token: &[u8]) -> Option<i32> {
+    Some(signed(token)? as i32)
+}
+
+/// The client flags of a store.
+///
+/// COMPAT: memcached keeps the lower 32 bits.
+#[inline]
+pub(crate) fn stored_flags(token: &[u8]) -> Option<u32> {
+    Some(unsigned(token)? as u32)
 }
 
 /// The usual case: one to eighteen digits and nothing else.
@@ -68,7 +106,7 @@ fn scan(token: &[u8]) -> Option<(bool, u64)> {
         digits => (false, digits),
     };
     let length = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    if length == 0 || digits.get(length).is_some_and(|byte| !is_blank(*byte)) {
+    if length == 0 || digits.get(length).is_some_and(|byte| !is_blank(*byte) && *byte != 0) {
         return None;
     }
     let magnitude = digits.iter().take(length).try_fold(0u64, |number, byte| {
@@ -96,6 +134,9 @@ mod tests {
             ("\t7", Some(7)),
             ("7\t8", Some(7)),
             ("7\r", Some(7)),
+            ("7\0", Some(7)),
+            ("7\08", Some(7)),
+            ("\x007", None),
             ("18446744073709551615", Some(u64::MAX)),
             ("00000000000000000000000000001", Some(1)),
             ("18446744073709551616", None),
@@ -126,17 +167,72 @@ mod tests {
     }
 
     #[test]
-    fn expiration_times_have_32_bits() {
+    fn digits_are_nothing_but_digits() {
+        for (token, number) in [
+            ("0", Some(0)),
+            ("007", Some(7)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("0000000000000000000005", Some(5)),
+            ("00000000000000000000005", None),
+            ("18446744073709551616", None),
+            ("+7", None),
+            ("-7", None),
+            ("-", None),
+            ("\t7", None),
+            ("7\t", None),
+            ("7\0", None),
+            ("", None),
+        ] {
+            assert_eq!(digits(token.as_bytes()), number, "{token:?}");
+        }
+        for (token, number) in [
+            ("4294967295", Some(u32::MAX)),
+            ("00000000005", Some(5)),
+            ("000000000005", None),
+            ("4294967296", None),
+            ("-1", None),
+        ] {
+            assert_eq!(digits_32(token.as_bytes()), number, "{token:?}");
+        }
+        for (token, number) in [
+            ("2147483647", Some(i32::MAX)),
+            ("-2147483648", Some(i32::MIN)),
+            ("00000000005", Some(5)),
+            ("-0", Some(0)),
+            ("-", Some(0)),
+            ("000000000005", None),
+            ("2147483648", None),
+            ("-2147483649", None),
+            ("+5", None),
+            ("--5", None),
+            ("5\0", None),
+            ("", None),
+        ] {
+            assert_eq!(signed_32(token.as_bytes()), number, "{token:?}");
+        }
+    }
+
+    #[test]
+    fn a_store_keeps_32_bits() {
         for (token, time) in [
             ("2147483647", Some(i32::MAX)),
             ("2147483648", Some(i32::MIN)),
             ("4294967295", Some(-1)),
-            ("4294967296", None),
-            ("-2147483649", Some(i32::MIN)),
-            ("-9223372036854775808", Some(i32::MIN)),
+            ("4294967396", Some(100)),
+            ("99999999999", Some(1_215_752_191)),
+            ("-2147483649", Some(i32::MAX)),
+            ("9223372036854775808", None),
             ("x", None),
         ] {
-            assert_eq!(exptime(token.as_bytes()), time, "{token:?}");
+            assert_eq!(stored_exptime(token.as_bytes()), time, "{token:?}");
+        }
+        for (token, flags) in [
+            ("4294967295", Some(u32::MAX)),
+            ("4294967296", Some(0)),
+            ("18446744073709551615", Some(u32::MAX)),
+            ("-1", None),
+        ] {
+            assert_eq!(stored_flags(token.as_bytes()), flags, "{token:?}");
         }
     }
 }

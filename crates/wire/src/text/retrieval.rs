@@ -86,18 +86,21 @@ pub(super) fn get(keys: &[u8], with_cas: bool) -> Line<'_> {
             exptime: None,
             last: true,
         })),
-        Some(false) => Line::Malformed(Error::Unknown),
-        None => Line::Malformed(Error::BadFormat),
+        Some(false) => Line::Malformed(Error::BadFormat),
+        None => Line::Malformed(Error::RetrievedKeyTooLong),
     }
 }
 
 pub(super) fn get_and_touch(mut tokens: Tokens<'_>, with_cas: bool) -> Line<'_> {
-    let Some(exptime) = tokens.next() else { return Line::Malformed(Error::Unknown) };
-    let Some(exptime) = number::exptime(exptime) else { return Line::Malformed(Error::BadExptime) };
+    let exptime = tokens.next().unwrap_or_default();
     let keys = Keys { rest: tokens.rest() };
+    if keys.is_empty() {
+        return Line::Malformed(Error::BadFormat);
+    }
+    let Some(exptime) = number::signed_32(exptime) else { return Line::Malformed(Error::BadExptime) };
     match validate(keys.rest) {
         Some(_) => Line::Command(Command::Get(Get { keys, with_cas, exptime: Some(exptime), last: true })),
-        None => Line::Malformed(Error::BadFormat),
+        None => Line::Malformed(Error::RetrievedKeyTooLong),
     }
 }
 
@@ -122,7 +125,7 @@ fn validate(keys: &[u8]) -> Option<bool> {
 pub(super) fn parse_piece(window: &[u8]) -> Parsed<Command<'_>, Error> {
     let mut tokens = Tokens::new(window);
     let (with_cas, touch) = match tokens.next() {
-        Some(b"get" | b"bget") => (false, false),
+        Some(b"get") => (false, false),
         Some(b"gets") => (true, false),
         Some(b"gat") => (false, true),
         Some(b"gats") => (true, true),
@@ -130,7 +133,7 @@ pub(super) fn parse_piece(window: &[u8]) -> Parsed<Command<'_>, Error> {
     };
     let mut exptime = None;
     if touch {
-        exptime = tokens.next().and_then(number::exptime);
+        exptime = tokens.next().and_then(number::signed_32);
         if exptime.is_none() {
             return Parsed::Fatal { error: Error::LongLineMalformed };
         }
@@ -151,7 +154,7 @@ pub fn parse_get_rest<'a>(input: &'a [u8], get: &Get<'_>, limits: &Limits) -> Pa
     };
     let line = trim_return(first(window, end));
     if validate(line).is_none() {
-        return Parsed::Malformed { skip: end + 1, error: Error::BadFormat };
+        return Parsed::Malformed { skip: end + 1, error: Error::RetrievedKeyTooLong };
     }
     let get = Get { keys: Keys { rest: Tokens::new(line).rest() }, with_cas, exptime, last: true };
     Parsed::Request { head: end + 1, body: 0, trailer: 0, command: Command::Get(get) }

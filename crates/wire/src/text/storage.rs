@@ -1,6 +1,6 @@
 //! `set`, `add`, `replace`, `append`, `prepend` and `cas`.
 
-use super::{Command, Error, KEY_MAX, LENGTH_MAX, Line, Tokens, number, signed, unsigned, unsigned_32};
+use super::{Command, Error, KEY_MAX, LENGTH_MAX, Line, Tokens, number};
 
 /// What a storage command does with its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,61 +50,34 @@ pub struct Store<'a> {
     pub noreply: bool,
 }
 
-/// `<key> <flags> <exptime> <length> [noreply]`
+/// `<key> <flags> <exptime> <length> [noreply]`, and for `cas` the version before the option.
+///
+/// COMPAT: the last word is the option, whatever is between it and the numbers. If the length of the block is known,
+/// the block of a refused line is skipped; if not, the line is answered, whatever the option says.
 #[inline]
 pub(super) fn store(verb: StoreVerb, mut tokens: Tokens<'_>) -> Line<'_> {
     let (Some(key), Some(flags), Some(exptime), Some(length)) =
-        (tokens.next(), tokens.next(), tokens.next(), tokens.next())
+        (tokens.next(), tokens.next(), tokens.next(), tokens.next().and_then(block_length))
     else {
-        return Line::Malformed(Error::Unknown);
+        return Line::Malformed(Error::BadFormat);
     };
-    finish(verb, key, flags, exptime, length, None, tokens)
-}
-
-/// `<key> <flags> <exptime> <length> <cas> [noreply]`
-pub(super) fn cas(mut tokens: Tokens<'_>) -> Line<'_> {
-    let (Some(key), Some(flags), Some(exptime), Some(length), Some(cas)) =
-        (tokens.next(), tokens.next(), tokens.next(), tokens.next(), tokens.next())
-    else {
-        return Line::Malformed(Error::Unknown);
-    };
-    finish(StoreVerb::Cas, key, flags, exptime, length, Some(cas), tokens)
-}
-
-#[inline]
-fn finish<'a>(
-    verb: StoreVerb,
-    key: &'a [u8],
-    flags: &[u8],
-    exptime: &[u8],
-    length: &[u8],
-    cas: Option<&[u8]>,
-    mut tokens: Tokens<'a>,
-) -> Line<'a> {
-    // COMPAT: memcached takes the last word for the option, whatever it is, even if a number is missing.
-    let noreply = match tokens.next() {
-        Some(option) => option == b"noreply",
-        None => cas.unwrap_or(length) == b"noreply",
-    };
-    if !tokens.rest().is_empty() {
-        return Line::Malformed(Error::Unknown);
-    }
-    let numbers = || {
-        let cas = match cas {
-            Some(cas) => unsigned(cas)?,
-            None => 0,
+    let noreply = !tokens.rest().is_empty() && tokens.last_word() == b"noreply";
+    let mut numbers = || {
+        let cas = match verb {
+            StoreVerb::Cas => number::digits(tokens.next()?)?,
+            _ => 0,
         };
-        Some((unsigned_32(flags)?, number::exptime(exptime)?, block_length(length)?, cas))
+        Some((number::stored_flags(flags)?, number::stored_exptime(exptime)?, cas))
     };
     match numbers() {
-        Some((flags, exptime, length, cas)) if key.len() <= KEY_MAX => {
+        Some((flags, exptime, cas)) if key.len() <= KEY_MAX => {
             Line::Storage(Command::Store(Store { verb, key, flags, exptime, cas, noreply }), length)
         }
-        _ => Line::malformed(Error::BadFormat, noreply),
+        _ => Line::MalformedStorage(if noreply { Error::Silent } else { Error::BadFormat }, length),
     }
 }
 
 /// The length of a data block.
 pub(crate) fn block_length(token: &[u8]) -> Option<usize> {
-    usize::try_from(signed(token)?).ok().filter(|length| *length <= LENGTH_MAX)
+    usize::try_from(number::signed_32(token)?).ok().filter(|length| *length <= LENGTH_MAX)
 }

@@ -99,7 +99,9 @@ fn first_key_is_taken_off() {
         taken.push((one.keys.next().unwrap().to_vec(), one.last));
     }
     assert_eq!(taken, [(b"a".to_vec(), false), (b"bc".to_vec(), false), (b"d".to_vec(), true)]);
-    let Parsed::Request { command: Command::Get(mut get), .. } = parse(b"gat 1\r\n", &Limits::default())
+    let rest = Get::continued(false, Some(1));
+    let Parsed::Request { command: Command::Get(mut get), .. } =
+        parse_get_rest(b" \r\n", &rest, &Limits::default())
     else {
         panic!();
     };

@@ -19,6 +19,17 @@ impl<'a> Tokens<'a> {
         skip_spaces(self.rest)
     }
 
+    /// The last word left, if there is one.
+    #[inline]
+    pub(crate) fn last_word(&self) -> &'a [u8] {
+        let mut rest = self.rest;
+        while let [before @ .., b' '] = rest {
+            rest = before;
+        }
+        let start = memchr::memrchr(b' ', rest).map_or(0, |space| space + 1);
+        rest.get(start..).unwrap_or_default()
+    }
+
     /// Number of words left.
     pub(crate) fn remaining(&self) -> usize {
         (*self).count()

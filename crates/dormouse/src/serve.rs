@@ -21,7 +21,7 @@ use crate::node_store::NodeStore;
 use crate::password::{Login, Source};
 use crate::reload::{Reload, limits};
 use crate::signals::{SignalRequest, Signals};
-use crate::{banner, machine, password};
+use crate::{banner, budgets, machine, password};
 use console::{HostNames, Refusal, Serves};
 use kv::node::{Endpoints, Service, ServicePort, UnixEndpoint};
 use kv::profile::Profile;
@@ -62,6 +62,9 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let open_files = raise_open_files(config.limits.connections);
     let logging = Logging::start(&config.log)?;
     let memory_bytes = node_memory(&config, &profile)?;
+    if let Some(warning) = budgets::excess(config.node.memory_bytes, machine::memory_bytes()) {
+        tracing::warn!("{warning}");
+    }
     password::warn_of_readers(&config.auth);
     warn_of_certificate(tls.as_ref(), &config);
     allocator.report();

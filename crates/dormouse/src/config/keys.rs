@@ -46,7 +46,7 @@ pub static NODE: Section<NodeSection> = Section {
             kind: Kind::SizeOrAuto { min: BUCKET_MEMORY_MIN, max: 64 * TIB, set: |s, v| s.memory_bytes = v },
             default: Raw::Text("auto"),
             about: "Resident memory that all buckets may use together. \"auto\": 60 % of the machine's (or the \
-                control group's) memory.",
+                control group's) memory. More than that memory is taken with a warning.",
             reload: false,
         },
         Key {

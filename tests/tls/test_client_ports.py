@@ -20,7 +20,7 @@ from couchbase.options import ClusterOptions
 from pymemcache.client.base import Client
 
 from tests import frames, servers
-from tests.tls.authority import Authority
+from tests.tls.authority import Authority, openssl
 
 SOON_S = 20
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
@@ -184,8 +184,9 @@ def test_whoever_speaks_the_wrong_one_is_closed_and_named(authority):
                 assert plain.recv(100) == b""
         logged(node, "the TLS handshake failed: the peer does not speak TLS")
     with node_with(authority) as node:
-        for address in (node.memcached, node.kv):
-            with socket.create_connection(address, timeout=20) as socket_, pytest.raises((ssl.SSLError, ConnectionError)):
+        # Clients name the mistake: the answer is no TLS.
+        for address in (node.memcached, node.kv, node.http):
+            with socket.create_connection(address, timeout=20) as socket_, pytest.raises(ssl.SSLError, match="WRONG_VERSION_NUMBER"):
                 authority.context().wrap_socket(socket_, server_hostname="127.0.0.1")
         logged(node, "it speaks TLS to a port that does not")
         with socket.create_connection(node.memcached, timeout=20) as plain:
@@ -237,6 +238,64 @@ def test_clients_show_certificates_if_they_must(authority, tmp_path):
             assert served == expected, asked
 
 
+def test_ports_ask_for_certificates_each_in_its_own_way(authority, tmp_path):
+    key = authority.sign("client")
+    config = (f'[tls]\nclient_ca = "{authority.certificate}"\nclient_certificates = "required"\n'
+              '[[memcached]]\naddress = "127.0.0.1:0"\n'
+              '[[memcached]]\naddress = "127.0.0.1:0"\ntls = true\nclient_certificates = "none"\n'
+              '[kv]\nclient_certificates = "tls"\n[http]\nclient_certificates = "optional"\n')
+    certificate, node_key = tmp_path / "node.pem", tmp_path / "node.key"
+
+    def renew(name):
+        for source, target in zip(authority.sign(name), (certificate, node_key), strict=True):
+            target.write_bytes(pathlib.Path(source).read_bytes())
+
+    renew("first")
+    ports = ("--kv-tls-address", "127.0.0.1:0", "--http-tls-address", "127.0.0.1:0")
+    files = ("--tls-certificate", str(certificate), "--tls-key", str(node_key))
+    requests = {"memcached": b"mn\r\n", "kv": frames.request(0x0A), "http": b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"}
+    with servers.Dormouse(*ports, *files, ports={"memcached": None}, config=config) as node:
+        for name in ("first", "second"):
+            if name == "second":
+                # What each asks for stays when the files are read again.
+                renew(name)
+                node.process.send_signal(signal.SIGHUP)
+                logged(node, "configuration read again")
+            served = {}
+            for kind, request in requests.items():
+                for identity in (None, key):
+                    try:
+                        with connect(node, authority.context(identity), kind) as client:
+                            assert ("commonName", name) in [entry[0] for entry in client.getpeercert()["subject"]]
+                            client.sendall(request)
+                            served[kind, identity is not None] = len(client.recv(100)) > 0
+                    except (ssl.SSLError, ConnectionError):
+                        served[kind, identity is not None] = False
+            assert served == {("memcached", False): True, ("memcached", True): True, ("kv", False): False, ("kv", True): True,
+                              ("http", False): True, ("http", True): True}
+
+
+def test_a_certificate_of_version_1_is_served_with_a_warning(authority, tmp_path):
+    request, certificate, key = (tmp_path / name for name in ("old.csr", "old.pem", "old.key"))
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-keyout", str(key), "-out", str(request))
+    openssl("x509", "-req", "-in", str(request), "-CA", str(authority.certificate), "-CAkey", str(authority.key),
+            "-CAcreateserial", "-days", "2", "-out", str(certificate))
+    text = subprocess.run(["openssl", "x509", "-in", str(certificate), "-noout", "-text"], capture_output=True, text=True, check=True).stdout
+    assert "Version: 1 " in text
+    # The key in PKCS #8, between lines that announce PKCS #1.
+    key.write_text(key.read_text().replace("PRIVATE KEY", "RSA PRIVATE KEY"))
+    with node_with(authority, certificate=(certificate, key)) as node:
+        logged(node, "the certificate names no host")
+        context = authority.context()
+        context.check_hostname = False
+        for kind in ("memcached", "kv", "http"):
+            with connect(node, context, kind) as client:
+                assert ("commonName", "localhost") in [entry[0] for entry in client.getpeercert()["subject"]]
+        with connect(node, context) as client:
+            client.sendall(b"mn\r\n")
+            assert client.recv(100) == b"MN\r\n"
+
+
 @pytest.mark.parametrize("knows_clients", [True, False])
 def test_databases_of_a_node_are_served_under_its_certificate(authority, tmp_path, knows_clients):
     schema = tmp_path / "schema"
@@ -260,6 +319,16 @@ def test_databases_of_a_node_are_served_under_its_certificate(authority, tmp_pat
                 peer.recv(100)
         lines = node.log(bytes_most=10_000_000).splitlines()
         assert 20 <= sum("SSL_accept" in line for line in lines) <= 60
+
+
+def test_a_tls_client_at_a_plain_port_of_databases_can_tell(authority, tmp_path):
+    schema = tmp_path / "schema"
+    schema.write_text(json.dumps({"name": "D", "version": "1.0.0", "tables": {"T": {"columns": {"n": {"type": "integer"}}, "isRoot": True}}}))
+    subprocess.run(["ovsdb-tool", "create", str(tmp_path / "D.db"), str(schema)], check=True)
+    port = servers.free_port()
+    with servers.Dormouse(config=f'[[ovsdb]]\nfile = "{tmp_path / "D.db"}"\nremotes = "ptcp:{port}:127.0.0.1"\n'):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as plain, pytest.raises(ssl.SSLError, match="WRONG_VERSION_NUMBER"):
+            authority.context().wrap_socket(plain, server_hostname="127.0.0.1")
 
 
 def certificate(*arguments, check=True):

@@ -4,6 +4,7 @@
 //! whenever a bucket is created or deleted. No bucket gets less than [`BUCKET_MEMORY_MIN`].
 
 use crate::config::keys::BUCKET_MEMORY_MIN;
+use crate::config::size::show;
 use std::collections::BTreeMap;
 
 /// The claims on the node's memory.
@@ -78,6 +79,19 @@ impl Budgets {
     }
 }
 
+/// The warning for a `node.memory` above what is there: the machine's memory, or that of the control group.
+pub fn excess(configured: Option<u64>, there: Option<u64>) -> Option<String> {
+    let (configured, there) = (configured?, there?);
+    (configured > there).then(|| {
+        // Nobody needs the machine's to the byte.
+        let (configured, there) = (show(configured), show(there >> 20 << 20));
+        format!(
+            "node.memory = {configured} is more than the {there} of this machine or its control group: the kernel ends \
+             the node before the buckets are full; \"auto\" is 60 % of what is there"
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +111,18 @@ mod tests {
         assert_eq!(budgets.budget("c"), Some(50 * MIB));
         assert_eq!(budgets.budget("b"), None);
         assert_eq!(budgets.sharing().collect::<Vec<_>>(), ["a", "c"]);
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_told() {
+        assert_eq!(excess(None, Some(MIB)), None);
+        assert_eq!(excess(Some(MIB), None), None);
+        assert_eq!(excess(Some(MIB), Some(MIB)), None);
+        let warning = excess(Some(64 * MIB), Some(32 * MIB)).expect("a warning");
+        assert!(
+            warning.starts_with("node.memory = 64MiB is more than the 32MiB of this machine"),
+            "{warning}"
+        );
     }
 
     #[test]

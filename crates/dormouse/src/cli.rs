@@ -144,16 +144,36 @@ pub enum Command {
 /// What to do with configurations.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Check a file: print what it would serve, or the first mistake in one line.
-    Check {
-        /// The TOML file.
-        file: PathBuf,
-    },
+    /// Check a file, with the flags of `dormouse serve` that go over it: print what would be served, or the first
+    /// mistake in one line.
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(Box<Check>),
     /// Print a commented TOML file with every key, its default, its unit and what is allowed.
     Default,
     /// Print the reference page (docs/configuration.md).
     #[command(hide = true)]
     Reference,
+}
+
+const CHECK_EXAMPLES: &str = "Examples:
+  dormouse config check node.toml
+  dormouse config check --config /etc/dormouse/dormouse.toml --data /var/lib/dormouse";
+
+/// A file, and the flags that go over it.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The TOML file, as --config
+    #[arg(conflicts_with = "config", required_unless_present = "config")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    serve: Serve,
+}
+
+impl Check {
+    /// The file, and the flags of the server that it is for.
+    pub fn parts(&self) -> (Option<&Path>, Flags) {
+        (self.file.as_deref().or(self.serve.config.as_deref()), self.serve.flags())
+    }
 }
 
 /// Flags override the configuration file, which overrides the defaults.

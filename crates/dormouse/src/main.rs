@@ -40,6 +40,7 @@ mod user_command;
 use anyhow::Context as _;
 use clap::Parser;
 use clap::error::ErrorKind;
+use std::path::Path;
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -98,9 +99,14 @@ fn config_command(command: &cli::ConfigCommand) -> anyhow::Result<()> {
     match command {
         cli::ConfigCommand::Default => print(&config::page::default_toml()),
         cli::ConfigCommand::Reference => print(&config::page::reference_markdown()),
-        cli::ConfigCommand::Check { file } => {
-            let config = config::reader::load(Some(file), &config::reader::Flags::default())?;
-            print(&format!("{}: {}\n", file.display(), config::page::summary(&config)))
+        cli::ConfigCommand::Check(check) => {
+            let (file, flags) = check.parts();
+            let config = config::reader::load(file, &flags)?;
+            if let Some(warning) = budgets::excess(config.node.memory_bytes, machine::memory_bytes()) {
+                print_error(format_args!("warning: {warning}"));
+            }
+            let file = file.unwrap_or_else(|| Path::new("")).display();
+            print(&format!("{file}: {}\n", config::page::summary(&config)))
         }
     }
 }

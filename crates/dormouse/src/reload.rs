@@ -6,7 +6,7 @@ use crate::config::{BucketSection, Config, Problem, keys, reader};
 use crate::control::Control;
 use crate::logging::Logging;
 use crate::password::{self, Login};
-use crate::serve::{load_tls_to_nodes, problem_of, replication};
+use crate::serve::{load_tls_to_nodes, problem_of, replication, warn_of_certificate};
 use console::{BucketChange, Control as _, Refusal};
 use kv::replication::Replication;
 use kv::{BUCKET_SETTINGS, Limits, Node};
@@ -61,6 +61,7 @@ impl Reload<'_> {
         if let (Some(tls), Some(files)) = (&self.tls, &files) {
             tls.reload(files).map_err(|error| Problem::new(format!("tls: {error}")))?;
         }
+        warn_of_certificate(self.tls.as_ref(), &next);
         let same_tls = self.tls.is_some() == files.is_some();
         if let (Some(tls), Some(next)) = (&self.to_nodes, &to_nodes) {
             tls.replace(next);

@@ -21,7 +21,7 @@ use crate::node_store::NodeStore;
 use crate::password::{Login, Source};
 use crate::reload::{Reload, limits};
 use crate::signals::{SignalRequest, Signals};
-use crate::{banner, machine, password};
+use crate::{banner, budgets, machine, password};
 use console::{HostNames, Refusal, Serves};
 use kv::node::{Endpoints, Service, ServicePort, UnixEndpoint};
 use kv::profile::Profile;
@@ -31,7 +31,9 @@ use kv::{Node, NodeSettings};
 use sessions::Port;
 use std::sync::Arc;
 use std::time::Duration;
-use transport::{Address, Handshakes, Listener, OutgoingTls, ServerTls, raise_open_files};
+use transport::{
+    Address, ClientCertificates, Handshakes, Listener, OutgoingTls, ServerTls, raise_open_files,
+};
 
 /// Executing threads besides those of the data plane: the console's.
 const OTHER_THREADS: usize = 1;
@@ -60,7 +62,11 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     let open_files = raise_open_files(config.limits.connections);
     let logging = Logging::start(&config.log)?;
     let memory_bytes = node_memory(&config, &profile)?;
+    if let Some(warning) = budgets::excess(config.node.memory_bytes, machine::memory_bytes()) {
+        tracing::warn!("{warning}");
+    }
     password::warn_of_readers(&config.auth);
+    warn_of_certificate(tls.as_ref(), &config);
     allocator.report();
     allocator.apply(&config);
     let mut signals = Signals::new()?;
@@ -273,12 +279,12 @@ impl Listeners {
         let mut listeners = Self::default();
         for section in &config.memcached {
             let Some(address) = &section.address else { continue };
+            let tls = tls_of_port(tls.filter(|_| section.tls), section.client_certificates, config)?;
             for socket in bind("memcached.address", address, login_required)? {
-                let tls = tls.filter(|_| section.tls).cloned();
                 listeners.note(Service::Memcached, &socket, tls.is_some(), Some(&section.bucket));
                 listeners.data.push(net::Listener {
                     socket,
-                    tls,
+                    tls: tls.clone(),
                     port: Port::Memcached,
                     bucket: Some(section.bucket.clone()),
                     login_required,
@@ -288,9 +294,10 @@ impl Listeners {
                 });
             }
         }
+        let kv_tls = tls_of_port(tls, config.kv.client_certificates, config)?;
         for (key, address, tls) in [
             ("kv.address", Some(&config.kv.address), None),
-            ("kv.tls_address", tls.map(|_| &config.kv.tls_address), tls),
+            ("kv.tls_address", tls.map(|_| &config.kv.tls_address), kv_tls.as_ref()),
         ] {
             let Some(Some(address)) = address else { continue };
             for socket in bind(key, address, login_required)? {
@@ -307,9 +314,10 @@ impl Listeners {
                 });
             }
         }
+        let http_tls = tls_of_port(tls, config.http.client_certificates, config)?;
         for (key, address, tls) in [
             ("http.address", Some(&config.http.address), None),
-            ("http.tls_address", tls.map(|_| &config.http.tls_address), tls),
+            ("http.tls_address", tls.map(|_| &config.http.tls_address), http_tls.as_ref()),
         ] {
             let Some(Some(address)) = address else { continue };
             for listener in bind(key, address, login_required)? {
@@ -375,6 +383,32 @@ pub fn load_tls_to_nodes(config: &Config) -> Result<Option<Arc<OutgoingTls>>, Pr
     let Some(files) = config.files_to_nodes() else { return Ok(None) };
     let tls = OutgoingTls::load(&files).map_err(|error| Problem::new(format!("replication.ca: {error}")))?;
     Ok(Some(Arc::new(tls)))
+}
+
+/// The TLS of a port that may ask for client certificates in its own way.
+fn tls_of_port(
+    tls: Option<&Arc<ServerTls>>,
+    asks: Option<ClientCertificates>,
+    config: &Config,
+) -> Result<Option<Arc<ServerTls>>, Problem> {
+    let (Some(shared), Some(asks), Some(files)) = (tls, asks, config.tls.files()) else {
+        return Ok(tls.cloned());
+    };
+    let own = shared.asking(asks, &files).map_err(|error| Problem::new(format!("tls: {error}")))?;
+    Ok(Some(Arc::new(own)))
+}
+
+/// Warns of a certificate that most clients refuse.
+pub fn warn_of_certificate(tls: Option<&Arc<ServerTls>>, config: &Config) {
+    if let (Some(tls), Some(file)) = (tls, &config.tls.certificate)
+        && tls.lacks_hosts()
+    {
+        tracing::warn!(
+            ?file,
+            "the certificate names no host (it has no subjectAltName, as all of X.509 version 1): most clients refuse \
+             it; docs/tls.md says how to sign one that does"
+        );
+    }
 }
 
 /// Loads the TLS configuration of the ports, if there is a certificate.

@@ -1,8 +1,11 @@
 //! Allocator libraries to preload into a program.
 
 use crate::child::version_of;
+use crate::debian;
 use crate::report::Table;
 use anyhow::{Context, Result, ensure};
+use memchr::memmem;
+use regex::Regex;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -23,29 +26,34 @@ pub struct Allocator {
 
 #[derive(Debug)]
 enum Source {
-    /// Debian's package.
-    Package(&'static str),
+    /// The packages that have had it, the newest first: Debian's names change with its releases.
+    Packages(&'static [&'static str]),
     /// How to build it.
     Build(&'static str),
 }
 
 /// All that the lab knows.
 pub const ALLOCATORS: [Allocator; 7] = [
-    Allocator { name: "jemalloc", files: &["libjemalloc.so.2"], source: Source::Package("libjemalloc2") },
+    Allocator { name: "jemalloc", files: &["libjemalloc.so.2"], source: Source::Packages(&["libjemalloc2"]) },
     Allocator {
         name: "tcmalloc",
         files: &["libtcmalloc.so.4", "libtcmalloc_minimal.so.4"],
-        source: Source::Package("libgoogle-perftools4"),
+        source: Source::Packages(&[
+            "libgoogle-perftools4t64",
+            "libgoogle-perftools4",
+            "libtcmalloc-minimal4t64",
+            "libtcmalloc-minimal4",
+        ]),
     },
     Allocator {
         name: "mimalloc",
         files: &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so"],
-        source: Source::Package("libmimalloc2.0"),
+        source: Source::Packages(&["libmimalloc3", "libmimalloc2.1", "libmimalloc2.0"]),
     },
     Allocator {
         name: "mimalloc2",
         files: &["libmimalloc.so.2", "libmimalloc.so.2.0"],
-        source: Source::Package("libmimalloc2.0"),
+        source: Source::Packages(&["libmimalloc2.1", "libmimalloc2.0"]),
     },
     Allocator {
         name: "mimalloc3",
@@ -70,13 +78,22 @@ impl Allocator {
     fn named(name: &str) -> Result<&'static Self> {
         let known: Vec<_> = ALLOCATORS.iter().map(|allocator| allocator.name).collect();
         let found = ALLOCATORS.iter().find(|allocator| allocator.name == name);
-        found.with_context(|| format!("unknown allocator `{name}`: {}", known.join(", ")))
+        found.with_context(|| {
+            let near = crate::study::names::nearest(name, known.iter().copied());
+            let meant = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+            format!("unknown allocator `{name}`: {}{meant}", known.join(", "))
+        })
     }
 
-    /// How to get it.
+    /// How to get it. A package is named only where it is offered.
     pub fn how_to_get(&self) -> String {
         match self.source {
-            Source::Package(package) => format!("Debian: apt install {package}"),
+            Source::Packages(names) => debian::installation(names).unwrap_or_else(|| {
+                format!(
+                    "no package of this system has it; put {} into /usr/local/lib",
+                    self.files.join(" or ")
+                )
+            }),
             Source::Build(how) => how.to_owned(),
         }
     }
@@ -110,11 +127,9 @@ pub fn print_list() -> Result<()> {
     let mut table = Table::new("Allocators that can be preloaded", &["name", "library, or how to get it"]);
     table.row(vec![SYSTEM.to_owned(), "the system's own: nothing is preloaded".to_owned()]);
     for allocator in &ALLOCATORS {
-        let library = allocator.library().map(|path| fs::canonicalize(&path).unwrap_or(path));
-        let found = library.map_or_else(
-            || format!("not installed ({})", allocator.how_to_get()),
-            |path| path.display().to_string(),
-        );
+        let library = allocator.library();
+        let found = library
+            .map_or_else(|| format!("not installed ({})", allocator.how_to_get()), |path| description(&path));
         table.row(vec![allocator.name.to_owned(), found]);
     }
     let mut text = String::new();
@@ -122,12 +137,46 @@ pub fn print_list() -> Result<()> {
     io::stdout().write_all(text.as_bytes()).context("printing the list")
 }
 
-/// Debian's package of an allocator.
-pub fn package(name: &str) -> Option<&'static str> {
-    let allocator = Allocator::named(name).ok()?;
-    let Source::Package(package) = allocator.source else { return None };
-    // One that was built here is in no package.
-    allocator.library()?.starts_with("/usr/lib").then_some(package)
+/// What a library is exactly: its file, the version that it says it has, and the package that it is from.
+pub fn description(library: &Path) -> String {
+    let file = fs::canonicalize(library).unwrap_or_else(|_| library.to_owned());
+    let package = debian::package_of(&file).map(|found| format!("{} {}", found.name, found.version));
+    let parts = [Some(file.display().to_string()), version_in(&file), package];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// jemalloc and gperftools have their versions as texts; mimalloc prints its own when it is asked to talk.
+fn version_in(library: &Path) -> Option<String> {
+    let bytes = fs::read(library).ok()?;
+    let pattern = r"(?-u)\b(\d+\.\d+\.\d+-\d+-g[0-9a-f]{40}|gperftools \d+(\.\d+)+)";
+    let text = regex::bytes::Regex::new(pattern).ok()?.find(&bytes).map(|found| found.as_bytes());
+    if let Some(text) = text {
+        return Some(String::from_utf8_lossy(text).into_owned());
+    }
+    if !mentions(library, "show_stats").ok()? {
+        return None;
+    }
+    let output =
+        command(Path::new("true"), Some(&library.to_owned())).env("MIMALLOC_VERBOSE", "1").output().ok()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Regex::new(r"mimalloc: .*?\bv(\d+\.\d+\.\d+)")
+        .ok()?
+        .captures(&said)?
+        .get(1)
+        .map(|found| found.as_str().to_owned())
+}
+
+/// Returns true if a file has this text, with nothing after it.
+pub fn mentions(library: &Path, text: &str) -> Result<bool> {
+    let bytes = fs::read(library).with_context(|| format!("reading {}", library.display()))?;
+    Ok(memmem::find(&bytes, &[text.as_bytes(), &[0]].concat()).is_some())
+}
+
+/// The version of glibc, whose allocator is the system's.
+pub fn system_version() -> Option<String> {
+    let output = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    (!text.is_empty()).then_some(text)
 }
 
 /// The library of an allocator; `None` if it is not installed.

@@ -25,11 +25,20 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// The first line that a program prints when started with `flag`.
+/// The first line that a program prints when started with `flag`, and the commit that it names, if any.
 pub fn version_of(command: &mut Command, flag: &str) -> String {
-    let output = command.arg(flag).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    text.lines().next().unwrap_or("unknown").trim().to_owned()
+    let output = command.arg(flag).output().ok();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    let said = output.as_ref().map(|output| text(&output.stdout)).unwrap_or_default();
+    // Some programs (Java) say it on standard error.
+    let said =
+        if said.is_empty() { output.map(|output| text(&output.stderr)).unwrap_or_default() } else { said };
+    let mut lines = said.lines();
+    let first = lines.next().unwrap_or("unknown").trim();
+    match lines.find_map(|line| line.trim().strip_prefix("commit ")) {
+        Some(commit) => format!("{first}, commit {}", commit.trim()),
+        None => first.to_owned(),
+    }
 }
 
 /// A running server.

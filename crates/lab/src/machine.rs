@@ -3,12 +3,15 @@
 
 use crate::cleanup::CleanupProcess;
 use crate::os;
+use crate::process::Stat;
 use crate::report::bytes;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Settings of the machine that affect figures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -209,6 +212,80 @@ impl BusyReading {
     }
 }
 
+/// A reading of what some cores have done so far, to find out what other programs used of them between two readings.
+#[derive(Clone, Debug)]
+pub struct CoresReading {
+    cores: Vec<usize>,
+    at: Instant,
+    busy_ns: u64,
+    own_ns: u64,
+}
+
+impl CoresReading {
+    /// Takes a reading of these cores, and of what this process and those that it has waited for have used.
+    pub fn take(cores: &[usize]) -> Self {
+        let ticks = busy_ticks(&fs::read_to_string("/proc/stat").unwrap_or_default(), cores);
+        let own = Stat::read(std::process::id()).map_or(0, |stat| stat.counts.iter().skip(4).sum());
+        let tick_ns = 1_000_000_000 / os::ticks_per_second();
+        Self { cores: cores.to_vec(), at: Instant::now(), busy_ns: ticks * tick_ns, own_ns: own * tick_ns }
+    }
+
+    /// How many of these cores anything else than this process, its children and what used `subject_ns` has kept busy
+    /// since then.
+    pub fn foreign_cores(&self, subject_ns: u64) -> f64 {
+        let now = Self::take(&self.cores);
+        let own_ns = now.own_ns.saturating_sub(self.own_ns) + subject_ns;
+        let wall_ns = now.at.duration_since(self.at).as_nanos().max(1) as f64;
+        now.busy_ns.saturating_sub(self.busy_ns).saturating_sub(own_ns) as f64 / wall_ns
+    }
+}
+
+/// User, nice, system and stolen time of these cores. Interrupts are left out: those of the load's own packets are
+/// among them.
+fn busy_ticks(stat: &str, cores: &[usize]) -> u64 {
+    let of_line = |line: &str| {
+        let mut fields = line.strip_prefix("cpu")?.split_whitespace();
+        let core: usize = fields.next()?.parse().ok()?;
+        let ticks: Vec<u64> = fields.filter_map(|field| field.parse().ok()).collect();
+        // user nice system idle iowait irq softirq steal
+        let busy = [0, 1, 2, 7].iter().filter_map(|&field| ticks.get(field)).sum::<u64>();
+        cores.contains(&core).then_some(busy)
+    };
+    stat.lines().filter_map(of_line).sum()
+}
+
+/// Watches these cores for a moment, before anything is started. Returns what to say, first of all, if other programs
+/// use them; that has been written to standard error.
+pub fn look_around(cores: &[usize]) -> Option<String> {
+    let reading = CoresReading::take(cores);
+    thread::sleep(LOOK);
+    let words = busy_words(reading.foreign_cores(0), cores.len(), "use")?;
+    // Nobody may be listening.
+    let _ = writeln!(std::io::stderr(), "{words}");
+    Some(words)
+}
+
+/// What to say of a machine on which other programs use so many of the cores; `None` if it is quiet. `does` is the
+/// verb.
+pub fn busy_words(foreign: f64, cores: usize, does: &str) -> Option<String> {
+    let cores = cores.max(1);
+    let part = foreign / cores as f64;
+    let used = format!("other programs {does} {foreign:.1} of the {cores} cores that the lab may use");
+    match part {
+        TOO_BUSY.. => {
+            Some(format!("The machine is too busy to tell anything: {used}. Run this on a quiet one."))
+        }
+        NOT_QUIET.. => Some(format!("The machine is not quiet: {used}. Small differences may be theirs.")),
+        _ => None,
+    }
+}
+
+/// How long the cores are watched.
+const LOOK: Duration = Duration::from_millis(300);
+/// Parts of the cores that other programs use: figures then say nothing, or differ a little by that alone.
+const TOO_BUSY: f64 = 0.25;
+const NOT_QUIET: f64 = 0.1;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,6 +306,29 @@ mod tests {
         drop(mode);
         assert_eq!(fs::read_to_string(&path).unwrap(), "madvise\n");
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn only_what_others_do_on_the_cores_counts() {
+        let stat =
+            "cpu  9 9 9 9 9 9 9 9\ncpu0 1 2 3 100 5 6 7 8 0 0\ncpu1 10 0 0 1 0 0 0 0 0 0\ncpu12 500 0 0 0\n";
+        assert_eq!(busy_ticks(stat, &[0]), 1 + 2 + 3 + 8);
+        assert_eq!(busy_ticks(stat, &[0, 1]), 14 + 10);
+        assert_eq!(busy_ticks(stat, &[2]), 0);
+        assert_eq!(busy_words(0.1, 2, "used"), None);
+        let said = busy_words(0.3, 2, "used").unwrap();
+        assert!(
+            said.starts_with("The machine is not quiet: other programs used 0.3 of the 2 cores "),
+            "{said}"
+        );
+        let said = busy_words(1.3, 2, "use").unwrap();
+        assert!(
+            said.starts_with("The machine is too busy to tell anything: other programs use 1.3 of the"),
+            "{said}"
+        );
+        let reading = CoresReading::take(&os::allowed_cores().unwrap());
+        assert!(reading.busy_ns > 0 && reading.foreign_cores(0) >= 0.0);
+        assert_eq!(reading.foreign_cores(u64::MAX / 2), 0.0, "the subject's own");
     }
 
     #[test]

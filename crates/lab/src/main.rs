@@ -21,6 +21,7 @@ mod certificate;
 mod child;
 mod cleanup;
 mod client;
+mod debian;
 mod documents;
 mod driver;
 mod experiment;

@@ -11,7 +11,7 @@ mod parts;
 mod tables;
 mod verdict;
 
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::os;
 use crate::programs;
 use crate::study::report::minutes;
@@ -67,6 +67,8 @@ pub(crate) struct Paper {
     /// With its commit and features.
     version: String,
     machine: Machine,
+    /// What is to be said first: that other programs used the machine before the first part.
+    busy: Option<String>,
     /// Parts that failed, with the reason.
     failed: BTreeMap<&'static str, String>,
     tables: Vec<tables::Comparison>,
@@ -88,6 +90,8 @@ pub fn run(arguments: &PaperArgs) -> Result<()> {
     let mut failed = BTreeMap::new();
     let mut missing: Vec<&Part> =
         parts.iter().copied().filter(|part| !part.json(directory).exists()).collect();
+    let cores = os::allowed_cores()?;
+    let busy = if missing.is_empty() { None } else { machine::look_around(&cores) };
     say(&format!(
         "{} of {} parts to run, about {} minutes",
         missing.len(),
@@ -122,6 +126,7 @@ pub fn run(arguments: &PaperArgs) -> Result<()> {
         command: std::env::args().collect::<Vec<_>>().join(" "),
         version,
         machine,
+        busy,
         failed,
         tables: tables::all(&found),
         texts,
@@ -135,13 +140,14 @@ pub fn run(arguments: &PaperArgs) -> Result<()> {
 
 impl Paper {
     /// Machine and versions.
-    fn circumstances(&self) -> [String; 3] {
+    fn circumstances(&self) -> Vec<String> {
         let machine = &self.machine;
-        [
+        let lines = [
             format!("{} at the start", machine.in_words()),
             format!("huge pages: {}; {}", machine.huge_pages, self.version),
             format!("{} run: {}", if self.quick { "quick" } else { "full" }, self.command),
-        ]
+        ];
+        self.busy.iter().cloned().chain(lines).collect()
     }
 }
 

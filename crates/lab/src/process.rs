@@ -75,6 +75,13 @@ pub fn memory(pid: u32) -> Result<Memory> {
     })
 }
 
+/// Its resident size, with pages that are shared divided among the processes that share them. The kernel walks all its
+/// pages for that.
+pub fn proportional_bytes(pid: u32) -> Result<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).context("reading smaps_rollup")?;
+    kilobytes(&rollup, "Pss").context("no Pss in smaps_rollup")
+}
+
 /// Resident size of a process, read cheaply enough to do so often.
 pub fn resident_bytes(pid: u32) -> Result<u64> {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).context("reading statm")?;

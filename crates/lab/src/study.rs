@@ -13,6 +13,7 @@ pub mod compare;
 mod figures;
 mod file;
 pub mod html;
+pub mod names;
 mod one;
 mod order;
 mod plots;
@@ -20,6 +21,7 @@ pub mod recommend;
 pub mod record;
 pub mod report;
 mod results;
+mod settings;
 mod subject;
 pub mod svg;
 pub mod text;
@@ -135,9 +137,15 @@ pub fn run(arguments: &RunArgs) -> Result<()> {
     }
     let head = Head::new(&name, text, options, seed, Machine::read()?, variants);
     let mut record = Record::open(&directory, head)?;
+    // Before the load gets a core for itself.
+    let all_cores = os::allowed_cores()?;
     let cores = cores(&study)?;
     os::raise_open_files()?;
-    let bench = Bench { cores: &cores, huge_pages: huge_pages.as_ref().and_then(|kept| kept.as_ref().ok()) };
+    let bench = Bench {
+        cores: &cores,
+        all_cores: &all_cores,
+        huge_pages: huge_pages.as_ref().and_then(|kept| kept.as_ref().ok()),
+    };
     all_runs(&study, &launches, &bench, seed, &mut record)?;
     report::write(&Results::of(record.head.clone(), &record.runs)?, &directory)
 }
@@ -181,12 +189,14 @@ fn described(study: &Study, launches: &[Result<Launch>]) -> Vec<Variant> {
             name: variant.name.clone(),
             command: launch.command_line(),
             version: launch.version(),
+            library: launch.library(),
             lacks: None,
         },
         Err(error) => Variant {
             name: variant.name.clone(),
             command: String::new(),
             version: None,
+            library: None,
             lacks: Some(format!("{error:#}")),
         },
     };
@@ -217,6 +227,10 @@ fn all_runs(
         matches!(launches.get(turn.variant), Some(Ok(_))) && !record.has(name, turn.round)
     };
     let wanted: Vec<Turn> = turns.into_iter().filter(|turn| is_wanted(turn, record)).collect();
+    if !wanted.is_empty() {
+        // The reports say what was used during the runs.
+        machine::look_around(bench.all_cores);
+    }
     let progress = Progress::new(wanted.len(), seed);
     for variant in record.head.variants.iter().filter(|variant| variant.lacks.is_some()) {
         let lacks = variant.lacks.as_deref().unwrap_or_default();

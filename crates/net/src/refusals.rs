@@ -11,6 +11,10 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// The first bytes of a TLS client: a handshake record and its version.
 const HELLO: [u8; 2] = [22, 3];
 
+/// What a TLS client is told at a port without TLS. It is no TLS either, which clients know as the sign of such a port
+/// (OpenSSL: "wrong version number"); an alert would blame the version.
+pub(crate) const NOT_TLS: &[u8] = b"CLIENT_ERROR this port does not speak TLS\r\n";
+
 #[derive(Default)]
 pub(crate) struct Refusals(Mutex<Logged>);
 

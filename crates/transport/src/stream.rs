@@ -60,7 +60,8 @@ impl Stream {
     pub fn into_tls(self, tls: &ServerTls) -> io::Result<Self> {
         match self.0 {
             Socket::Tcp(socket) => {
-                let (config, end_point) = tls.current();
+                let (config, end_point) =
+                    tls.current().ok_or_else(|| io::Error::other("client certificates cannot be checked"))?;
                 let session = Session::server(config).map_err(io::Error::other)?;
                 Ok(Self(Socket::Tls(Box::new(Tls::new(socket, session, Some(end_point))))))
             }

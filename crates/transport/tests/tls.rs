@@ -164,6 +164,68 @@ fn echo(mut stream: Stream) -> io::Result<usize> {
     }
 }
 
+/// Two ports of one server: what each asks of clients is its own, the certificate is common.
+#[test]
+fn a_port_asks_for_certificates_in_its_own_way() {
+    let authority = Authority::new("ports");
+    let known = authority.sign("client");
+    let files = authority.files(ClientCertificates::None);
+    let shared = ServerTls::load(&files).unwrap();
+    let strict = shared.asking(ClientCertificates::Required, &files).unwrap();
+    let renewed = authority.files(ClientCertificates::None);
+    shared.reload(&renewed).unwrap();
+    let without = ServerFiles { client_ca: None, ..renewed };
+    let refused = shared.reload(&without).unwrap_err().to_string();
+    assert!(
+        refused.ends_with("a port asks for client certificates, and there is no tls.client_ca"),
+        "{refused}"
+    );
+    assert_eq!(shared.chain_pem(), strict.chain_pem());
+    let (open, _became) = serve(shared);
+    let (closed, _became) = serve(strict);
+    for (address, expected) in [(open, [true, true]), (closed, [false, true])] {
+        let served = [None, Some(&known)].map(|identity| {
+            let stream = connect(address, authority.client(&rustls::version::TLS12, identity));
+            stream.is_ok_and(|mut stream| {
+                stream.write_all(b"hello").is_ok() && stream.read_exact(&mut [0; 5]).is_ok()
+            })
+        });
+        assert_eq!(served, expected);
+    }
+}
+
+#[test]
+fn a_key_is_read_whatever_its_label_says() {
+    let authority = Authority::new("labels");
+    let files = authority.files(ClientCertificates::None);
+    let pem = fs::read_to_string(&files.key).unwrap();
+    for label in ["RSA PRIVATE KEY", "EC PRIVATE KEY", "PRIVATE KEY"] {
+        fs::write(&files.key, pem.replace("PRIVATE KEY", label)).unwrap();
+        assert!(ServerTls::load(&files).is_ok(), "{label}");
+    }
+    for (text, expected) in [
+        (
+            pem.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY"),
+            "the key in it has a passphrase; remove that: openssl pkey -in ",
+        ),
+        (
+            "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n".to_owned(),
+            "the key in it cannot be used; allowed: RSA of 2048 bits",
+        ),
+    ] {
+        fs::write(&files.key, text).unwrap();
+        let error = ServerTls::load(&files).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: {expected}", files.key.display())), "{error}");
+    }
+    fs::write(&files.key, pem).unwrap();
+    fs::write(&files.certificate, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+    let error = ServerTls::load(&files).unwrap_err().to_string();
+    assert!(
+        error.starts_with(&format!("{}: its first certificate cannot be read", files.certificate.display())),
+        "{error}"
+    );
+}
+
 fn connect(
     address: SocketAddr,
     config: Arc<ClientConfig>,

@@ -163,6 +163,21 @@ fn tls(config: &Config) -> Result<(), Problem> {
     if tls.client_certificates != ClientCertificates::None && tls.client_ca.is_none() {
         return needs("tls.client_certificates", "tls.client_ca");
     }
+    let ports = config.memcached.iter().map(|port| ("memcached", port.client_certificates));
+    let others = [("kv", config.kv.client_certificates), ("http", config.http.client_certificates)];
+    let asks =
+        |asked: Option<ClientCertificates>| asked.is_some_and(|asked| asked != ClientCertificates::None);
+    if tls.client_ca.is_none()
+        && let Some((section, _)) = ports.chain(others).find(|(_, asked)| asks(*asked))
+    {
+        return needs(&format!("{section}.client_certificates"), "tls.client_ca");
+    }
+    if config.memcached.iter().any(|port| port.client_certificates.is_some() && !port.tls) {
+        return Err(Problem::new(
+            "memcached.client_certificates is given for a port without TLS; allowed: with memcached.tls = true, or \
+             \"tls\"",
+        ));
+    }
     links(config)
 }
 
@@ -221,6 +236,19 @@ mod tests {
         assert!(no_key.starts_with("tls.certificate needs tls.key (or --tls-key FILE)"), "{no_key}");
         let bare = problem(Flags { memcached: vec!["tls:127.0.0.1:0".into()], ..none() });
         assert!(bare.starts_with("memcached.tls = true needs tls.certificate"), "{bare}");
+        for (text, start) in [
+            ("[http]\nclient_certificates = \"required\"", "http.client_certificates needs tls.client_ca"),
+            (
+                "[tls]\nclient_ca = \"ca.pem\"\n[[memcached]]\nclient_certificates = \"optional\"",
+                "memcached.client_certificates is given for a port without TLS",
+            ),
+        ] {
+            let path = std::env::temp_dir().join(format!("check-{}.toml", std::process::id()));
+            std::fs::write(&path, text).expect("a file");
+            let line = load(Some(&path), &none()).expect_err("a broken rule").to_string();
+            std::fs::remove_file(&path).expect("a file");
+            assert!(line.starts_with(start), "{line}");
+        }
         let user = problem(Flags { user: Some("joe".into()), ..none() });
         assert!(user.starts_with("auth.user = \"joe\" needs auth.password_file"), "{user}");
         let large = problem(Flags {

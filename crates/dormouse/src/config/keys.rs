@@ -46,7 +46,7 @@ pub static NODE: Section<NodeSection> = Section {
             kind: Kind::SizeOrAuto { min: BUCKET_MEMORY_MIN, max: 64 * TIB, set: |s, v| s.memory_bytes = v },
             default: Raw::Text("auto"),
             about: "Resident memory that all buckets may use together. \"auto\": 60 % of the machine's (or the \
-                control group's) memory.",
+                control group's) memory. More than that memory is taken with a warning.",
             reload: false,
         },
         Key {
@@ -110,6 +110,19 @@ pub static NODE: Section<NodeSection> = Section {
         },
     ],
 };
+
+/// What a port may ask of clients with TLS: what `[tls]` says, or one of that key's values.
+const OF_PORT: &[&str] = &["tls", "none", "optional", "required"];
+
+/// `None`: what `[tls]` says.
+fn certificates_of_port(word: &str) -> Option<ClientCertificates> {
+    match word {
+        "none" => Some(ClientCertificates::None),
+        "optional" => Some(ClientCertificates::Optional),
+        "required" => Some(ClientCertificates::Required),
+        _ => None,
+    }
+}
 
 pub static MEMCACHED: Section<MemcachedSection> = Section {
     name: "memcached",
@@ -180,6 +193,17 @@ pub static MEMCACHED: Section<MemcachedSection> = Section {
             about: "Whether the port speaks TLS, with the certificate of [tls], as memcached's -Z.",
             reload: false,
         },
+        Key {
+            name: "client_certificates",
+            kind: Kind::Choice {
+                allowed: OF_PORT,
+                set: |s, word| s.client_certificates = certificates_of_port(word),
+            },
+            default: Raw::Text("tls"),
+            about: "Whether clients of this port, with tls = true, must present a certificate: \"tls\", as \
+            tls.client_certificates says, or one of its values for this port alone.",
+            reload: false,
+        },
     ],
 };
 
@@ -222,6 +246,17 @@ pub static KV: Section<KvSection> = Section {
             about: "Where couchbases:// clients connect. Served if tls.certificate is given.",
             reload: false,
         },
+        Key {
+            name: "client_certificates",
+            kind: Kind::Choice {
+                allowed: OF_PORT,
+                set: |s, word| s.client_certificates = certificates_of_port(word),
+            },
+            default: Raw::Text("tls"),
+            about: "Whether clients at kv.tls_address must present a certificate: \"tls\", as \
+            tls.client_certificates says, or one of its values for this port alone.",
+            reload: false,
+        },
     ],
 };
 
@@ -252,6 +287,17 @@ pub static HTTP: Section<HttpSection> = Section {
             kind: Kind::Address { set: |s, v| s.tls_address = v },
             default: Raw::Text("127.0.0.1:18091"),
             about: "Where HTTPS is served, if tls.certificate is given.",
+            reload: false,
+        },
+        Key {
+            name: "client_certificates",
+            kind: Kind::Choice {
+                allowed: OF_PORT,
+                set: |s, word| s.client_certificates = certificates_of_port(word),
+            },
+            default: Raw::Text("tls"),
+            about: "Whether clients at http.tls_address must present a certificate: \"tls\", as \
+            tls.client_certificates says, or one of its values for this port alone.",
             reload: false,
         },
     ],
@@ -729,18 +775,13 @@ pub static TLS: Section<TlsSection> = Section {
             name: "client_certificates",
             kind: Kind::Choice {
                 allowed: &["none", "optional", "required"],
-                set: |s, word| {
-                    s.client_certificates = match word {
-                        "optional" => ClientCertificates::Optional,
-                        "required" => ClientCertificates::Required,
-                        _ => ClientCertificates::None,
-                    };
-                },
+                set: |s, word| s.client_certificates = certificates_of_port(word).unwrap_or_default(),
             },
             default: Raw::Text("none"),
             about: "Whether clients must present a certificate signed by client_ca. \"none\": not \
             requested. \"optional\": an invalid one is refused, none is accepted. \"required\": clients \
-            without one are refused. A login is required in any case.",
+            without one are refused. A login is required in any case. Ports may say otherwise: \
+            memcached.client_certificates, kv.client_certificates, http.client_certificates.",
             reload: true,
         },
         Key {

@@ -107,6 +107,8 @@ pub struct MemcachedSection {
     pub idle_timeout_ms: u64,
     /// Whether it speaks TLS.
     pub tls: bool,
+    /// Whether its clients present certificates, if not as `[tls]` says.
+    pub client_certificates: Option<ClientCertificates>,
 }
 
 /// `[kv]`.
@@ -120,6 +122,8 @@ pub struct KvSection {
     pub idle_timeout_ms: u64,
     /// The address to listen on for TLS, if there is a certificate.
     pub tls_address: Option<Address>,
+    /// Whether clients present certificates there, if not as `[tls]` says.
+    pub client_certificates: Option<ClientCertificates>,
 }
 
 /// `[http]`.
@@ -131,6 +135,8 @@ pub struct HttpSection {
     pub host_names: Vec<String>,
     /// The address to listen on for TLS, if there is a certificate.
     pub tls_address: Option<Address>,
+    /// Whether clients present certificates there, if not as `[tls]` says.
+    pub client_certificates: Option<ClientCertificates>,
 }
 
 /// One `[[bucket]]`.
@@ -266,7 +272,7 @@ pub struct TlsSection {
     pub key: Option<PathBuf>,
     /// The authority that signs client certificates.
     pub client_ca: Option<PathBuf>,
-    /// Whether clients present certificates.
+    /// Whether clients present certificates, at ports that do not say otherwise.
     pub client_certificates: ClientCertificates,
     /// The oldest TLS version accepted.
     pub oldest_version: OldestVersion,

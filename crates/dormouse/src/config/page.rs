@@ -10,7 +10,7 @@ const WIDTH: usize = 100;
 pub fn default_toml() -> String {
     let mut out = String::from(
         "# Dormouse configuration: every key with its default. Leave out what you do not change.\n\
-         # Check a file with `dormouse config check FILE`. Flags of `dormouse serve` go over the file.\n\
+         # Check a file with `dormouse config check FILE`. Flags of `dormouse serve` go over the file, there too.\n\
          # Keys marked [reload] are applied by SIGHUP; others by a restart.\n\
          # Sizes: bytes, or a number with KiB, MiB, GiB, TiB or k, m, g, t (powers of 1024), or KB, MB, GB, TB (of \
          1000).\n",
@@ -41,7 +41,8 @@ pub fn reference_markdown() -> String {
         "# Configuration\n\n\
          <!-- Made by `dormouse config reference` from the table of keys; a test compares. Do not edit. -->\n\n\
          A node is configured by defaults, then the TOML file of `--config`, then the flags of `dormouse serve`.\n\
-         `dormouse config default` prints a complete commented file, `dormouse config check FILE` checks one.\n\
+         `dormouse config default` prints a complete commented file, `dormouse config check FILE` checks one, with the \
+         same flags.\n\
          Unknown keys and values that are not allowed are refused with one line that names file, line, key, value and \
          what is allowed.\n\
          Keys with *reload* are applied by SIGHUP; a change of any other key is logged as needing a restart.\n\n\

@@ -194,6 +194,8 @@ pub struct Site {
     cores: Cores,
     priority_refused: bool,
     machine: Machine,
+    /// What is to be said first: that other programs use the machine.
+    busy: Option<String>,
     _huge_pages: Option<HugePageMode>,
 }
 
@@ -207,13 +209,14 @@ impl Site {
             })
             .transpose()?;
         let machine = Machine::read()?;
+        let busy = machine::look_around(&os::allowed_cores()?);
         let cores = machine::choose_cores(cores.server_core, cores.driver_core)?;
         os::pin_thread(cores.driver)?;
         let priority_refused = os::set_nice(NICE).is_err();
         os::raise_open_files()?;
         let placement =
             Placement { core: cores.server, further_core: None, without_huge_pages: false, nice: NICE };
-        Ok(Self { placement, cores, priority_refused, machine, _huge_pages: huge_pages })
+        Ok(Self { placement, cores, priority_refused, machine, busy, _huge_pages: huge_pages })
     }
 
     /// Placement of a server that may use the load's core too.
@@ -245,19 +248,18 @@ impl Site {
     /// What a report must state about the machine.
     pub fn machine_settings(&self) -> Vec<String> {
         let machine = &self.machine;
-        vec![
-            machine.in_words(),
-            format!(
-                "huge pages: {}; TCP congestion control: {}",
-                machine.huge_pages, machine.congestion_control
-            ),
-        ]
+        let pages = format!(
+            "huge pages: {}; TCP congestion control: {}",
+            machine.huge_pages, machine.congestion_control
+        );
+        self.busy.iter().cloned().chain([machine.in_words(), pages]).collect()
     }
 
     /// The same for programs.
     pub fn data(&self, report: &mut Report, quick: bool) -> Result<()> {
         report.data("machine", &self.machine)?;
         report.data("cores", &self.cores)?;
+        report.data("busy", &self.busy)?;
         report.data("quick", &quick)
     }
 }

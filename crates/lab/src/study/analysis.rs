@@ -170,7 +170,9 @@ impl Comparison {
         let what = figures::title(figure);
         let needed = self.runs_for_one_per_cent.map_or(String::new(), |needed| match needed > runs as u64 {
             true => format!(" About {needed} runs of each would show a difference of 1 %."),
-            false => " So many runs show a difference of 1 %.".to_owned(),
+            false => {
+                format!(" These {runs} runs of each are enough to show a difference of 1 % ({needed} are).")
+            }
         });
         if self.is_real {
             return format!(

@@ -5,7 +5,7 @@ use crate::child::find_program;
 use crate::ovsdb::template::NEW_FILE;
 use crate::protocol::Protocol;
 use crate::subject::BUCKET;
-use crate::{os, programs};
+use crate::{debian, os, programs};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ pub fn complete(spec: &SubjectSpec, workload: &WorkloadSpec, program: Option<&Pa
     let mut known = match builtin {
         Builtin::Dormouse => dormouse(program, workload)?,
         Builtin::Memcached => memcached(program, workload)?,
-        Builtin::Redis => redis(program, "redis-server")?,
-        Builtin::Valkey => redis(program, "valkey-server")?,
+        Builtin::Redis => redis(program, "redis-server", &["redis-server"])?,
+        Builtin::Valkey => redis(program, "valkey-server", &["valkey-server"])?,
         Builtin::OvsdbServer => ovsdb_server(program, workload)?,
         Builtin::Postgresql => postgresql(program)?,
     };
@@ -49,8 +49,13 @@ pub fn complete(spec: &SubjectSpec, workload: &WorkloadSpec, program: Option<&Pa
     })
 }
 
+/// How to get what is missing: nothing is said of packages that this system does not offer.
+fn how_to_get(packages: &[&'static str]) -> String {
+    debian::installation(packages).map_or(String::new(), |command| format!(" ({command})"))
+}
+
 /// The program given, or the first of these that is installed.
-fn program(given: Option<&Path>, name: &str, package: &str) -> Result<String> {
+fn program(given: Option<&Path>, name: &str, packages: &[&'static str]) -> Result<String> {
     let found = match given {
         Some(path) if path.components().count() == 1 => find_program(&path.to_string_lossy()),
         Some(path) => path.is_file().then(|| path.to_owned()),
@@ -58,7 +63,7 @@ fn program(given: Option<&Path>, name: &str, package: &str) -> Result<String> {
     };
     let found = found.with_context(|| match given {
         Some(path) => format!("there is no program {}", path.display()),
-        None => format!("{name} is not installed (Debian: apt install {package}); `program` names another"),
+        None => format!("{name} is not installed{}; `program` names another", how_to_get(packages)),
     })?;
     Ok(found.to_string_lossy().into_owned())
 }
@@ -94,7 +99,7 @@ fn dormouse(given: Option<&Path>, workload: &WorkloadSpec) -> Result<SubjectSpec
 }
 
 fn memcached(given: Option<&Path>, workload: &WorkloadSpec) -> Result<SubjectSpec> {
-    let program = program(given, "memcached", "memcached")?;
+    let program = program(given, "memcached", &["memcached"])?;
     let (mebibytes, connections) = (budget(workload) >> 20, workload.connections + 64);
     let rest = format!("-l 127.0.0.1 -p {{port}} -U 0 -m {mebibytes} -c {connections} -u root");
     Ok(SubjectSpec {
@@ -104,8 +109,8 @@ fn memcached(given: Option<&Path>, workload: &WorkloadSpec) -> Result<SubjectSpe
     })
 }
 
-fn redis(given: Option<&Path>, name: &str) -> Result<SubjectSpec> {
-    let program = program(given, name, name)?;
+fn redis(given: Option<&Path>, name: &str, packages: &[&'static str]) -> Result<SubjectSpec> {
+    let program = program(given, name, packages)?;
     let rest =
         words("--bind 127.0.0.1 --port {port} --appendonly no --daemonize no --dir {directory} --save");
     Ok(SubjectSpec {
@@ -119,12 +124,12 @@ fn redis(given: Option<&Path>, name: &str) -> Result<SubjectSpec> {
 const OVSDB_REMOTES: &str = "--remote=punix:{directory}/socket --unixctl={directory}/control -vconsole:warn";
 
 fn ovsdb_server(given: Option<&Path>, workload: &WorkloadSpec) -> Result<SubjectSpec> {
-    let program = program(given, "ovsdb-server", "openvswitch-switch")?;
+    let program = program(given, "ovsdb-server", &["openvswitch-switch"])?;
     if workload.builtin == Some(OwnLoad::Ovsdb) {
         return Ok(on_own_database(vec![program]));
     }
     if !Path::new(SCHEMA).is_file() {
-        bail!("there is no {SCHEMA} (Debian: apt install openvswitch-common)");
+        bail!("there is no {SCHEMA}{}", how_to_get(&["openvswitch-common"]));
     }
     let rest = words(OVSDB_REMOTES).chain(["{directory}/database".to_owned()]);
     Ok(SubjectSpec {
@@ -152,9 +157,10 @@ fn on_own_database(program: Vec<String>) -> SubjectSpec {
 fn postgresql(given: Option<&Path>) -> Result<SubjectSpec> {
     let programs = match given {
         Some(path) => path.parent().map(Path::to_owned).unwrap_or_default(),
-        None => newest_postgresql().context(
-            "PostgreSQL is not installed (Debian: apt install postgresql); `program` names a `postgres`",
-        )?,
+        None => newest_postgresql().with_context(|| {
+            let how = how_to_get(&["postgresql"]);
+            format!("PostgreSQL is not installed{how}; `program` names a `postgres`")
+        })?,
     };
     let path = |name: &str| programs.join(name).to_string_lossy().into_owned();
     let server = given.map_or_else(|| path("postgres"), |given| given.to_string_lossy().into_owned());

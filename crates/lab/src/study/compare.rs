@@ -3,7 +3,7 @@
 use super::analysis::{Comparison, compare, signed};
 use super::figures;
 use super::record::{Head, Record};
-use super::results::{successful, values};
+use super::results::{busy, successful, values};
 use crate::report::Table;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -38,6 +38,12 @@ pub fn run(arguments: &CompareArgs) -> Result<()> {
             "The two did not take turns: what changed on the machine between them counts as a difference.\n";
     } else {
         text += "These ran on different machines or kernels: differences may be theirs.\n";
+    }
+    for (path, head, runs) in
+        [(&arguments.before, &before_head, &before), (&arguments.after, &after_head, &after)]
+    {
+        let busy = busy(head, runs.iter().filter(|run| run.failed.is_none()));
+        text.extend(busy.map(|words| format!("{}: {words}\n", path.display())));
     }
     if before_head.file != after_head.file || before_head.options != after_head.options {
         text += "Their experiment files or options differ: differences may come from that.\n";

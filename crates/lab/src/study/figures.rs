@@ -66,9 +66,13 @@ pub const ACTIVE: &str = "allocator_active_bytes";
 pub const HELD: &str = "allocator_resident_bytes";
 /// The largest resident size seen.
 pub const PEAK: &str = "peak_bytes";
+/// Processes of the subject when its memory is read.
+pub const PROCESSES: &str = "processes";
+/// Cores that neither the subject nor the load kept busy.
+pub const FOREIGN: &str = "foreign_cores";
 
 /// All of them, in the order of reports.
-pub const FIGURES: [Figure; 25] = [
+pub const FIGURES: [Figure; 27] = [
     figure(RATE, "operations per second", Unit::Number, Better::More),
     figure(PER_CPU_SECOND, "operations per CPU second", Unit::Number, Better::More),
     figure(OPERATIONS, "operations", Unit::Number, Better::Neither),
@@ -86,6 +90,7 @@ pub const FIGURES: [Figure; 25] = [
     figure(ACTIVE, "pages with such blocks", Unit::Bytes, Better::Neither),
     figure(HELD, "pages that the allocator holds", Unit::Bytes, Better::Neither),
     figure("huge_page_bytes", "memory in huge pages", Unit::Bytes, Better::Neither),
+    figure(PROCESSES, "processes", Unit::Number, Better::Neither),
     figure("latency_p50_us", "median latency", Unit::Microseconds, Better::Less),
     figure("latency_p99_us", "99th percentile of the latency", Unit::Microseconds, Better::Less),
     figure("latency_p999_us", "99.9th percentile of the latency", Unit::Microseconds, Better::Less),
@@ -94,6 +99,7 @@ pub const FIGURES: [Figure; 25] = [
     figure("minor_faults", "minor page faults", Unit::Number, Better::Neither),
     figure("major_faults", "major page faults", Unit::Number, Better::Neither),
     figure("disk_bytes", "bytes on disk", Unit::Bytes, Better::Less),
+    figure(FOREIGN, "cores that other programs used", Unit::Number, Better::Neither),
 ];
 
 /// The figure of this name; `None` for one that the experiment's own pattern finds.

@@ -16,9 +16,10 @@
 //! ```
 //! `docs/lab-run.md` describes every key. A mistake is answered with the key, the value and what is allowed.
 
+use super::names;
 use crate::allocator;
 use crate::protocol::{ITEMS_MAX, Protocol};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use regex::Regex;
 use serde::{Deserialize, Deserializer, de};
 use std::collections::{BTreeMap, BTreeSet};
@@ -347,7 +348,7 @@ impl Study {
 
     /// Parses the text of a file, without [`Study::check`]. `stem` is its name if it does not say one.
     pub fn parse(text: &str, stem: &str) -> Result<Self> {
-        let mut study: Self = toml::from_str(text)?;
+        let mut study: Self = toml::from_str(text).map_err(with_meant)?;
         check_load_keys(&toml::from_str(text)?, study.workload.builtin.is_some())?;
         if study.name.is_empty() {
             stem.clone_into(&mut study.name);
@@ -485,6 +486,36 @@ impl WorkloadSpec {
     }
 }
 
+/// A parser's error, with the key or value that an unknown one is close to, or the table that it belongs into.
+fn with_meant(error: toml::de::Error) -> anyhow::Error {
+    let text = error.to_string();
+    let Some((is_key, word, known)) = names::unknown(&text) else { return error.into() };
+    if let Some(near) = names::nearest(word, known) {
+        return anyhow!("{text}did you mean `{near}`?");
+    }
+    let owner = tables().into_iter().find(|(_, keys)| is_key && keys.iter().any(|key| key == word));
+    match owner {
+        Some((table, _)) => anyhow!("{text}it belongs into {table}"),
+        None => error.into(),
+    }
+}
+
+/// The tables of a file with their keys, as the parser itself tells them.
+fn tables() -> [(&'static str, Vec<String>); 4] {
+    fn keys<T: for<'de> Deserialize<'de>>() -> Vec<String> {
+        // No table has a key of this name.
+        let error = toml::from_str::<T>("'?' = 0").err().map(|error| error.to_string()).unwrap_or_default();
+        let known = names::unknown(&error).map(|(_, _, known)| known);
+        known.into_iter().flatten().map(str::to_owned).collect()
+    }
+    [
+        ("[subject]", keys::<SubjectSpec>()),
+        ("[workload]", keys::<WorkloadSpec>()),
+        ("[[variant]]", keys::<VariantSpec>()),
+        ("[matrix]", keys::<Matrix>()),
+    ]
+}
+
 /// Keys of the lab's own loads do nothing to a command, and the reverse: such a key is a mistake.
 fn check_load_keys(file: &toml::Table, is_own: bool) -> Result<()> {
     const OWN: [&str; 9] = [
@@ -599,5 +630,7 @@ fn some_load<'de, D: Deserializer<'de>>(from: D) -> Result<Option<OwnLoad>, D::E
     let text = String::deserialize(from)?;
     let found = OWN_LOADS.into_iter().find(|load| load.name() == text);
     let names = OWN_LOADS.map(OwnLoad::name).join(", ");
-    found.map(Some).ok_or_else(|| de::Error::custom(format!("`{text}` is none of {names}")))
+    let near = super::names::nearest(&text, OWN_LOADS.map(OwnLoad::name));
+    let meant = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+    found.map(Some).ok_or_else(|| de::Error::custom(format!("`{text}` is none of {names}{meant}")))
 }

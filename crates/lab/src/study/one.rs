@@ -1,11 +1,11 @@
 //! One run: start, prepare, load, measure, settle, stop.
 
-use super::figures::{CPU, PEAK, RESIDENT, USED, WALL};
+use super::figures::{CPU, FOREIGN, PEAK, PROCESSES, RESIDENT, USED, WALL};
 use super::file::Study;
 use super::subject::Launch;
 use super::tree::{Tree, Use};
 use super::workload::{Load, relate};
-use crate::machine::HugePageMode;
+use crate::machine::{CoresReading, HugePageMode};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -41,6 +41,8 @@ pub struct Measured {
 pub struct Bench<'a> {
     /// Cores of a subject whose variant names none.
     pub cores: &'a [usize],
+    /// All cores that the lab may use.
+    pub all_cores: &'a [usize],
     /// Sets the system's huge page mode, if a variant needs that.
     pub huge_pages: Option<&'a HugePageMode>,
 }
@@ -54,10 +56,11 @@ pub fn run(study: &Study, launch: &Launch, bench: &Bench<'_>, seed: u64) -> Resu
     let spec = &study.workload;
     let mut load = Load::prepare(spec, &mut subject, seed)?;
     let sampler = Sampler::start(subject.tree());
-    let start = Instant::now();
+    let (start, cores) = (Instant::now(), CoresReading::take(bench.all_cores));
     let figures = load.run(&mut subject);
     let wall_s = start.elapsed().as_secs_f64();
     let used = sampler.used()?;
+    let foreign_cores = cores.foreign_cores(used.cpu_ns);
     subject.ensure_alive()?;
     let mut figures = figures?;
     let cpu_s = used.cpu_ns as f64 / 1e9;
@@ -65,19 +68,23 @@ pub fn run(study: &Study, launch: &Launch, bench: &Bench<'_>, seed: u64) -> Resu
     drop(load);
     thread::sleep(spec.settle);
     subject.ensure_alive()?;
+    subject.check_variant()?;
     let resident = sampler.stop();
-    let memory = subject.tree().memory();
-    let peak = resident.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0).max(memory.resident_bytes);
+    let footprint = subject.tree().memory();
+    let (memory, resident_bytes) = (footprint.sums, footprint.resident_bytes());
+    let peak = resident.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0).max(resident_bytes);
     figures.extend(
         [
             (CPU, cpu_s),
             ("cpu_user_s", used.user_ns as f64 / 1e9),
             ("cpu_system_s", used.system_ns as f64 / 1e9),
             (WALL, wall_s),
-            (RESIDENT, memory.resident_bytes as f64),
+            (RESIDENT, resident_bytes as f64),
             ("proportional_bytes", memory.proportional_bytes as f64),
             (PEAK, peak as f64),
             ("huge_page_bytes", memory.huge_page_bytes as f64),
+            (PROCESSES, footprint.processes as f64),
+            (FOREIGN, foreign_cores),
             ("voluntary_switches", used.voluntary_switches as f64),
             ("involuntary_switches", used.involuntary_switches as f64),
             ("minor_faults", used.minor_faults as f64),
@@ -88,7 +95,7 @@ pub fn run(study: &Study, launch: &Launch, bench: &Bench<'_>, seed: u64) -> Resu
     );
     figures.extend(subject.accounts().into_iter().map(|(name, value)| (name.to_owned(), value)));
     if let Some(used) = figures.get(USED) {
-        let part = 1.0 - used / (memory.resident_bytes as f64).max(1.0);
+        let part = 1.0 - used / (resident_bytes as f64).max(1.0);
         figures.insert("fragmentation".to_owned(), part);
     }
     for (name, value) in &figures {
@@ -138,7 +145,8 @@ impl Sampler {
         let thread = thread::spawn(move || {
             let (start, mut points) = (Instant::now(), Vec::new());
             loop {
-                points.push((start.elapsed().as_secs_f64(), tree.look()));
+                let resident = tree.look();
+                points.extend(resident.map(|bytes| (start.elapsed().as_secs_f64(), bytes)));
                 match asked.recv_timeout(SAMPLE) {
                     Err(RecvTimeoutError::Timeout) => {}
                     Ok(Asked::Used) => {

@@ -8,10 +8,11 @@ use super::figures::{self, Better, RESIDENT};
 use super::file::{HugePages, Study, VariantSpec};
 use super::record::Record;
 use super::results::{Results, VariantResults};
-use crate::allocator;
+use crate::{allocator, debian};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use std::fmt::Write as _;
+use std::fs;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 
@@ -55,7 +56,8 @@ fn text(study: &Study, results: &Results, give_up: f64) -> Result<String> {
     let front = front(&points);
     let chosen = choose(&front, give_up).context("no variant has figures to choose by")?;
     let variant = results.variants.get(chosen.variant).context("its variants are not those of its file")?;
-    let mut text = paragraph(results, variant, &front, give_up);
+    let mut text = results.busy().map(|words| words + "\n").unwrap_or_default();
+    text += &paragraph(results, variant, &front, give_up);
     text.extend(results.quick().map(|quick| quick + "\n"));
     let advised = match is_better(results, variant) {
         true => Some(&variant.variant.name),
@@ -103,7 +105,7 @@ fn choose(front: &[Point], give_up: f64) -> Option<Point> {
 }
 
 fn paragraph(results: &Results, chosen: &VariantResults, front: &[Point], give_up: f64) -> String {
-    let name = &chosen.variant.name;
+    let (name, speed) = (&chosen.variant.name, figures::title(results.speed()));
     let others: Vec<_> = front
         .iter()
         .filter_map(|point| results.variants.get(point.variant))
@@ -111,8 +113,8 @@ fn paragraph(results: &Results, chosen: &VariantResults, front: &[Point], give_u
         .filter(|other| other != name)
         .collect();
     let others = match others.is_empty() {
-        true => "No other variant is better in anything".to_owned(),
-        false => format!("Faster but larger, or smaller but slower: {}", others.join(", ")),
+        true => format!("No other variant is faster or smaller than {name}"),
+        false => format!("Faster but larger than {name}, or smaller but slower: {}", others.join(", ")),
     };
     let stay = match &results.missing_baseline {
         Some(missing) => format!("No run of {missing} succeeded. Of those that ran: take"),
@@ -120,8 +122,8 @@ fn paragraph(results: &Results, chosen: &VariantResults, front: &[Point], give_u
     };
     if *name == results.baseline {
         return format!(
-            "{stay} {name}: of the variants within {give_up} % of the fastest, it needs the least memory. \
-             {others}.\n"
+            "{stay} {name}: of the variants within {give_up} % of the fastest by {speed}, {name} needs the least \
+             memory. {others}.\n"
         );
     }
     let said = |figure: &str| {
@@ -139,8 +141,8 @@ fn paragraph(results: &Results, chosen: &VariantResults, front: &[Point], give_u
         )
     };
     format!(
-        "{advice}: {} compared with {}. Of the variants within {give_up} % of the fastest it needs the least memory. \
-         {others}.\n",
+        "{advice}: {} compared with {}. Of the variants within {give_up} % of the fastest by {speed}, {name} needs \
+         the least memory. {others}.\n",
         changes.join(", "),
         results.baseline
     )
@@ -163,10 +165,10 @@ fn deployment(study: &Study, spec: &VariantSpec, text: &mut String) -> Result<()
     if let Some(name) = &spec.allocator {
         match allocator::find(name) {
             Ok(library) => {
-                variables.extend(
-                    library.map(|path| ("LD_PRELOAD".to_owned(), path.to_string_lossy().into_owned())),
-                );
-                package = allocator::package(name);
+                let preload = library.as_ref().map(|path| path.to_string_lossy().into_owned());
+                variables.extend(preload.map(|path| ("LD_PRELOAD".to_owned(), path)));
+                let file = library.and_then(|path| fs::canonicalize(path).ok());
+                package = file.and_then(|file| debian::package_of(&file)).map(|found| found.name);
             }
             Err(error) => writeln!(text, "\nOn this machine {error:#}.")?,
         }

@@ -51,6 +51,9 @@ pub struct Variant {
     pub command: String,
     /// The subject's version.
     pub version: Option<String>,
+    /// Its allocator exactly, where the variant names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub library: Option<String>,
     /// What this machine lacks for it.
     pub lacks: Option<String>,
 }

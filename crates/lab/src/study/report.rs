@@ -44,8 +44,8 @@ pub fn print_plan(study: &Study, variants: &[Variant], seed: u64) -> Result<()> 
             Some(lacks) => writeln!(text, "  left out: {lacks}")?,
             None => writeln!(text, "  {}", variant.command)?,
         }
-        if let Some(version) = &variant.version {
-            writeln!(text, "  {version}")?;
+        for line in [&variant.version, &variant.library].into_iter().flatten() {
+            writeln!(text, "  {line}")?;
         }
     }
     io::stdout().write_all(text.as_bytes()).context("printing the plan")

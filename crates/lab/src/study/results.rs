@@ -1,11 +1,12 @@
 //! The results of an experiment: each variant's figures beside the baseline's, and what they say in words.
 
 use super::analysis::{Comparison, compare, signed};
-use super::figures::{self, Better, CPU, PER_CPU_SECOND, RATE, RESIDENT};
+use super::figures::{self, Better, CPU, FOREIGN, PER_CPU_SECOND, PROCESSES, RATE, RESIDENT};
 use super::file::{REPEATS_LEAST, Study};
 use super::record::{Head, Run, Variant};
+use crate::machine;
 use crate::report::short;
-use crate::statistics::Spread;
+use crate::statistics::{Spread, median};
 use anyhow::Result;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -91,8 +92,18 @@ impl Results {
         [PER_CPU_SECOND, RATE].into_iter().find(|name| there.contains(name)).unwrap_or(CPU)
     }
 
+    /// What the reader must know first: that other programs used the machine.
+    pub fn busy(&self) -> Option<String> {
+        busy(&self.head, self.variants.iter().flat_map(|variant| &variant.runs))
+    }
+
     /// The verdict: one paragraph.
     pub fn verdict(&self) -> String {
+        let first = self.busy().map(|words| words + " ").unwrap_or_default();
+        first + &self.comparison_in_words()
+    }
+
+    fn comparison_in_words(&self) -> String {
         let speed = self.speed();
         let mut sentences = Vec::new();
         for variant in self.variants.iter().filter(|variant| variant.variant.name != self.baseline) {
@@ -142,11 +153,21 @@ impl Results {
         format!("dormouse lab run {file}{options} --repeats {repeats} --seed {}", self.head.seed)
     }
 
-    /// The machine and the order, in two lines.
-    pub fn circumstances(&self) -> [String; 2] {
+    /// The machine, the order, and what is peculiar about the figures: a line each.
+    pub fn circumstances(&self) -> Vec<String> {
         let (head, machine) = (&self.head, &self.head.machine);
         let first = format!("{} at the start", machine.in_words());
-        [first, format!("huge pages: {}; lab {}; order of seed {}", machine.huge_pages, head.lab, head.seed)]
+        let second =
+            format!("huge pages: {}; lab {}; order of seed {}", machine.huge_pages, head.lab, head.seed);
+        let has_several =
+            |variant: &&VariantResults| variant.figures.get(PROCESSES).is_some_and(|count| count.high > 1.0);
+        let several: Vec<_> = self.variants.iter().filter(has_several).collect();
+        let names =
+            several.iter().map(|variant| variant.variant.name.as_str()).collect::<Vec<_>>().join(", ");
+        let third = "of several processes, the resident memory is the sum of their proportional sizes (PSS), in which \
+                     what they share counts once";
+        let third = (!several.is_empty()).then(|| format!("{third}: {names}"));
+        [first, second].into_iter().chain(third).collect()
     }
 
     /// What was left out, failed, or was left behind.
@@ -194,7 +215,12 @@ impl VariantResults {
             let title = figures::title(name);
             match comparison.is_real {
                 true => real.push(format!("{} {title}", figures::change(name, comparison.ratio))),
-                false => others.push(format!("{title} ({})", signed(comparison.ratio))),
+                false => others.push(format!(
+                    "{title} ({}; 99 % interval {} to {})",
+                    signed(comparison.ratio),
+                    signed(comparison.low),
+                    signed(comparison.high)
+                )),
             }
         }
         let name = &self.variant.name;
@@ -207,11 +233,12 @@ impl VariantResults {
         }
     }
 
-    /// Its name, with its version where that is known.
+    /// Its name, with its version and its allocator's where they are known.
     pub fn name_and_version(&self) -> String {
-        let version =
-            self.variant.version.as_deref().map_or(String::new(), |version| format!(" ({version})"));
-        self.variant.name.clone() + &version
+        let known = [&self.variant.version, &self.variant.library].into_iter().flatten();
+        let known = known.map(String::as_str).collect::<Vec<_>>().join("; ");
+        let known = if known.is_empty() { known } else { format!(" ({known})") };
+        self.variant.name.clone() + &known
     }
 
     /// The CPU seconds of its threads, means over the runs, in words.
@@ -240,6 +267,12 @@ impl Comparison {
             Better::Neither => None,
         }
     }
+}
+
+/// What other programs used of the machine in most runs, in words; `None` if it was quiet.
+pub fn busy<'a>(head: &Head, runs: impl Iterator<Item = &'a Run>) -> Option<String> {
+    let foreign: Vec<f64> = runs.filter_map(|run| run.measured.figures.get(FOREIGN).copied()).collect();
+    machine::busy_words(median(&foreign)?, head.machine.cores, "used")
 }
 
 /// The successful runs of a variant, by round.

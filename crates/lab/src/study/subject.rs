@@ -11,15 +11,16 @@ use super::builtin;
 use super::command::Surroundings;
 use super::figures::{ACTIVE, ALLOCATED, HELD, USED};
 use super::file::{Builtin, HugePages, Ready, Signal, Study, SubjectSpec, VariantSpec};
+use super::settings;
 use super::text::{Places, said};
 use super::tree::{self, Tree};
-use crate::allocator;
-use crate::child::version_of;
+use crate::child::{self, version_of};
 use crate::cleanup::CleanupProcess;
 use crate::client::{figure, redis_information, statistics};
 use crate::os::{self, User};
 use crate::storage::Scratch;
 use crate::subject::free_address;
+use crate::{allocator, debian};
 use anyhow::{Context, Result, bail, ensure};
 use regex::Regex;
 use std::collections::BTreeMap;
@@ -85,6 +86,7 @@ impl Launch {
         for core in &variant.cores {
             ensure!(allowed.contains(core), "cores: this process may use {allowed:?}, not {core}");
         }
+        settings::check_variables(&spec.environment, variant.allocator.as_deref(), preload.as_deref())?;
         let launch = Self {
             spec,
             allocator: variant.allocator.clone(),
@@ -142,9 +144,25 @@ impl Launch {
         let mut words =
             self.spec.version.iter().map(|word| word.replace("{file_directory}", &file_directory));
         let mut command = Command::new(words.next()?);
+        let program = command.get_program().to_owned();
         let mut arguments: Vec<_> = words.collect();
         let last = arguments.pop().unwrap_or_default();
-        Some(version_of(command.args(arguments).env_remove("LD_PRELOAD"), &last))
+        let said = version_of(command.args(arguments).env_remove("LD_PRELOAD"), &last);
+        let file =
+            child::find_program(&program.to_string_lossy()).and_then(|path| fs::canonicalize(path).ok());
+        let package = file.and_then(|file| debian::package_of(&file));
+        Some(match package {
+            Some(package) => format!("{said}, {} {}", package.name, package.version),
+            None => said,
+        })
+    }
+
+    /// The allocator that the variant names, exactly.
+    pub fn library(&self) -> Option<String> {
+        match &self.preload {
+            Some(library) => Some(allocator::description(library)),
+            None => self.allocator.as_ref().and_then(|_| allocator::system_version()),
+        }
     }
 
     /// Starts it, on these cores if the variant names none, and waits until it serves.
@@ -205,8 +223,11 @@ impl Launch {
             load_mark,
             _scratch: scratch,
         };
-        running.wait_until_ready()?;
-        running.check_allocator()?;
+        running.wait_until_ready().map_err(|error| match settings::check_output(&running.output()) {
+            Err(complaint) => error.context(complaint),
+            Ok(()) => error,
+        })?;
+        running.check_variant()?;
         Ok(running)
     }
 }
@@ -343,13 +364,16 @@ impl Running {
         }
     }
 
-    /// Fails if its allocator is not the variant's: the loader ignores a library that it cannot load, and a program may
-    /// bring another one than the system's.
-    fn check_allocator(&self) -> Result<()> {
+    /// Fails if it is not what the variant says: the loader ignores a library that it cannot load, an allocator
+    /// settings that it does not know, and a program may bring another allocator than the system's. What was started
+    /// may be a script: the allocator is that of the largest process.
+    pub fn check_variant(&self) -> Result<()> {
+        settings::check_output(&self.output())?;
         let Some(name) = &self.launch.allocator else { return Ok(()) };
-        allocator::ensure_loaded(self.launch.preload.as_ref(), self.pid())?;
+        let largest = self.tree().largest().unwrap_or(self.pid());
+        allocator::ensure_loaded(self.launch.preload.as_ref(), largest)?;
         if self.launch.preload.is_none()
-            && let Some(other) = allocator::loaded(self.pid())
+            && let Some(other) = allocator::loaded(largest)
         {
             bail!("{name}: the program itself loads {other}");
         }

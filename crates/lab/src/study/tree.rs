@@ -4,6 +4,9 @@
 //! run if it descends from the one that was started, or if its environment has the run's mark: one that has left its
 //! parents has that still. What ended processes used is known twice, and both are too little at times: their parents'
 //! accounts miss those that nobody waited for, and what was last seen of them misses their end. The larger one counts.
+//!
+//! Processes that have forked share pages, and each counts them in its resident size. So the memory of several is the
+//! sum of their proportional sizes, in which a page that n processes share counts an nth for each.
 
 use crate::os;
 use crate::process::{self, CpuSplit, Memory, Stat};
@@ -15,6 +18,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(10);
 /// How often processes are looked for that have left their parents.
 const STRAYS: Duration = Duration::from_secs(1);
+/// Proportional sizes are read again after this many times the time that reading them took: the kernel walks all pages.
+const WALK_PAUSES: u32 = 20;
 
 /// A process by its id and the time of its start: ids are used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,14 +104,32 @@ pub struct Tree {
     mark: String,
     strays: Vec<u32>,
     looked: Option<Instant>,
+    /// When proportional sizes may be read again.
+    walk_due: Option<Instant>,
     reading: Reading,
+}
+
+/// The memory of all processes of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Footprint {
+    /// The sums over the processes.
+    pub sums: Memory,
+    /// How many there are.
+    pub processes: usize,
+}
+
+impl Footprint {
+    /// What they have resident. What several share counts once.
+    pub fn resident_bytes(&self) -> u64 {
+        if self.processes > 1 { self.sums.proportional_bytes } else { self.sums.resident_bytes }
+    }
 }
 
 impl Tree {
     /// Those that descend from this one or have this mark.
     pub fn new(root: u32, mark: &str) -> Self {
         let (strays, reading) = (Vec::new(), Reading::default());
-        Self { root, mark: mark.to_owned(), strays, looked: None, reading }
+        Self { root, mark: mark.to_owned(), strays, looked: None, walk_due: None, reading }
     }
 
     /// The living ones, and those that have ended but were not waited for.
@@ -124,17 +147,29 @@ impl Tree {
         found.into_iter().collect()
     }
 
-    /// Looks at all of them; what has ended is remembered as it was last seen. Returns their resident size.
-    pub fn look(&mut self) -> u64 {
-        let mut resident = 0;
+    /// Looks at all of them; what has ended is remembered as it was last seen. Returns their resident size, as
+    /// [`Footprint::resident_bytes`]; `None` if it is too early to read that of several again.
+    pub fn look(&mut self) -> Option<u64> {
+        let mut living = Vec::new();
         for pid in self.members() {
             let Some(stat) = Stat::read(pid) else { continue };
             let identity = Identity { pid, started: stat.started };
             let seen = Seen::new(pid, &stat, self.reading.0.get(&identity));
             self.reading.0.insert(identity, seen);
-            resident += process::resident_bytes(pid).unwrap_or(0);
+            if stat.state != 'Z' {
+                living.push(pid);
+            }
         }
-        resident
+        if let [only] = living.as_slice() {
+            return process::resident_bytes(*only).ok();
+        }
+        let start = Instant::now();
+        if self.walk_due.is_some_and(|due| start < due) {
+            return None;
+        }
+        let sum = living.iter().filter_map(|pid| process::proportional_bytes(*pid).ok()).sum();
+        self.walk_due = Some(Instant::now() + start.elapsed() * WALK_PAUSES);
+        Some(sum)
     }
 
     /// What has been seen so far.
@@ -143,8 +178,16 @@ impl Tree {
     }
 
     /// Reads their memory. A process that ends meanwhile is left out.
-    pub fn memory(&mut self) -> Memory {
-        self.members().into_iter().filter_map(|pid| process::memory(pid).ok()).sum()
+    pub fn memory(&mut self) -> Footprint {
+        let all: Vec<Memory> =
+            self.members().into_iter().filter_map(|pid| process::memory(pid).ok()).collect();
+        Footprint { processes: all.len(), sums: all.into_iter().sum() }
+    }
+
+    /// The one with the largest resident size.
+    pub fn largest(&mut self) -> Option<u32> {
+        let size = |pid: &u32| process::resident_bytes(*pid).unwrap_or(0);
+        self.members().into_iter().max_by_key(size)
     }
 
     /// The living ones, to be recognised after the first has ended.
@@ -277,13 +320,35 @@ mod tests {
         while tree.identities().len() < 2 && Instant::now() < deadline {
             thread::sleep(LOOK);
         }
-        assert!(tree.look() > 0 && tree.memory().resident_bytes > 0);
+        assert!(tree.look() > Some(0) && tree.memory().resident_bytes() > 0);
         let used = tree.reading().since(&Reading::default());
         assert!(used.cpu_ns > 10_000_000, "the first child's loop: {used:?}");
         let identities = tree.identities();
         assert_eq!(end(&identities, Duration::ZERO).len(), 2);
         child.wait().unwrap();
         assert_eq!(end(&identities, Duration::from_secs(20)), Vec::<String>::new(), "they have ended");
+    }
+
+    #[test]
+    fn pages_that_processes_share_count_once() {
+        let mark = format!("LAB_TEST=shared-{}", std::process::id());
+        let script = "x=$(head -c 30000000 /dev/zero | tr '\\0' x); (sleep 63; :) & (sleep 63; :) & (sleep 63; :) & \
+                      echo ready; wait";
+        let mut child = started(script, &mark);
+        let mut tree = Tree::new(child.id(), &mark);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while tree.identities().len() < 4 && Instant::now() < deadline {
+            thread::sleep(LOOK);
+        }
+        let Footprint { sums, processes } = tree.memory();
+        assert!(processes >= 4 && sums.resident_bytes > 120_000_000, "four shells with the text: {sums:?}");
+        let seen = tree.look().unwrap();
+        for resident in [tree.memory().resident_bytes(), seen] {
+            assert!((30_000_000..sums.resident_bytes / 2).contains(&resident), "{resident} of {sums:?}");
+        }
+        assert_eq!(tree.largest().map(|pid| process::resident_bytes(pid).unwrap() > 30_000_000), Some(true));
+        end_marked(&mark);
+        child.wait().unwrap();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Connections: how they are accepted, read, written, probed and closed.
 
-use std::io;
+use std::io::{self, Write as _};
 
 use mio::{Interest, Token};
 use ovsdb::error::system_text;
@@ -13,6 +13,7 @@ use super::logger::Level;
 use super::logger::text_of;
 use super::probes::probe_interval;
 use super::remotes::Options;
+use crate::refusals::{NOT_TLS, begins_tls};
 use crate::write::{Written, write_bytes, write_slices};
 use transport::{Certificate, Stream, TlsError};
 
@@ -285,6 +286,10 @@ impl EventLoop {
                 Err(error) => {
                     let text = format!("{}: error parsing stream: {error}", connection.name);
                     self.log("jsonrpc", Level::Warning, &text);
+                    if begins_tls(bytes) {
+                        // Best effort: a fresh socket takes these few bytes, or the peer is already gone.
+                        let _ = connection.stream.write(NOT_TLS);
+                    }
                     self.dropped(connection, "", &system_text(EPROTO));
                     return false;
                 }

@@ -1,5 +1,6 @@
 //! Turns of connections: read, parse, and execute the requests of many connections as one batch.
 
+use std::io::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,7 +12,7 @@ use sessions::{BATCH_REQUESTS, Batch};
 use super::{Queue, SEND_BYTES, Worker};
 use crate::backlog::Sent;
 use crate::connection::Connection;
-use crate::refusals::begins_tls;
+use crate::refusals::{NOT_TLS, begins_tls};
 
 /// A round collects input from connections until it has this many bytes.
 const COLLECT_BYTES: usize = 64 << 10;
@@ -190,6 +191,8 @@ impl Worker {
                         connection.note_received(count, now_ms);
                         let is_first = !std::mem::replace(&mut connection.has_begun, true);
                         if is_first && begins_tls(&space[rest..used]) {
+                            // Best effort: a fresh socket takes these few bytes, or the peer is already gone.
+                            let _ = connection.socket.write(NOT_TLS);
                             let peer = connection.address();
                             self.shared.refusals.log(peer, "it speaks TLS to a port that does not");
                             self.close_because(id, "error");

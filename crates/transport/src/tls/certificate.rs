@@ -104,6 +104,17 @@ pub(crate) fn end_point(der: &[u8]) -> Arc<[u8]> {
     }
 }
 
+/// The public key of a certificate of any version: its SubjectPublicKeyInfo, in DER.
+pub(super) fn public_key(der: &[u8]) -> Option<&[u8]> {
+    X509Certificate::from_der(der).ok().map(|(_, certificate)| certificate.tbs_certificate.subject_pki.raw)
+}
+
+/// Returns true if a certificate has no subjectAltName, as all of version 1.
+pub(super) fn lacks_hosts(der: &[u8]) -> bool {
+    X509Certificate::from_der(der)
+        .is_ok_and(|(_, certificate)| matches!(certificate.subject_alternative_name(), Ok(None)))
+}
+
 /// When the first of these certificates expires; seconds since 1970.
 pub(super) fn first_expiry(chain: &[CertificateDer<'_>]) -> Option<i64> {
     chain.iter().filter_map(|der| Certificate::read(der)).map(|certificate| certificate.not_after).min()

@@ -218,7 +218,7 @@ impl PeerTls {
                 builder.with_client_cert_verifier(Arc::clone(&peers) as Arc<_>)
             }
         };
-        let server = ServerTls::of(Loaded::new(builder, Arc::clone(&identity.0)));
+        let server = ServerTls::of(Loaded::new(builder, &identity.0));
         let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&versions)?;
         let builder = builder.dangerous().with_custom_certificate_verifier(peers);
         let client =

@@ -1,6 +1,6 @@
 # The front door. `make help` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-replicas replica-histories replica-mutations nemesis soak-hostile soak-limits miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear subdocument-model lab-sensitivity gocaves packages image booted reproducible
+.PHONY: help run test test-allocators check lab lab-allocators soak soak-memory soak-replicas replica-histories replica-mutations nemesis soak-hostile soak-limits miri differential ovsdb-differential ovsdb-crash kv-crash kv-linear subdocument-model lab-sensitivity gocaves packages image booted reproducible release figures picture
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 DORMOUSE := $(TARGET)/release/dormouse
@@ -45,6 +45,15 @@ packages: ## The Debian packages, from a release build, into target/debian
 
 image: ## The container image, from a static release build, into target/container
 	packaging/container/build.sh $(TAG)
+
+release: ## All that is published: make release VERSION=0.1.0 (ARCHITECTURES=amd64 for one; DRAFT=1 to try it on a commit that is no release)
+	packaging/release.sh $(if $(DRAFT),--draft) $(VERSION) $(ARCHITECTURES)
+
+figures: ## The README's plots and table, from docs/results
+	python3 docs/results/figures.py
+
+picture: ## The README's picture of the page, from a node under load (needs the tests' Chromium)
+	.venv/bin/python -m tests.console.picture docs/images/console-load.png
 
 booted: ## Install the packages on a Debian with systemd, booted in a container (root, mmdebstrap, systemd-container)
 	packaging/booted.sh

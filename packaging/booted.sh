@@ -5,6 +5,7 @@
 #   packaging/booted.sh [DIRECTORY]    where the packages are; target/debian unless given
 set -euo pipefail
 cd "$(dirname "$0")/.."
+packaging/prerequisites.sh booted
 packages=$(realpath "${1:-target/debian}")
 scratch=$(mktemp -d)
 container="" init=""

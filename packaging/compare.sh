@@ -2,6 +2,7 @@
 # Builds the packages and the image of this commit twice, in two directories, and compares the bytes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+packaging/prerequisites.sh reproducible
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 # The repository may have a newer commit when the second build begins.

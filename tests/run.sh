@@ -8,7 +8,8 @@
 #   allocators    the crate memory built with the other two allocators (allocators-long: all crates that allocate), and the
 #                 binary with each: settings, memory given back, preloaded libraries, heap profiles
 #   packaging     the systemd unit with each drop-in; the Debian packages, installed, upgraded and purged on this machine (as
-#                 root); the server in Open vSwitch's place and back; alerts, board, manifests, completions, man pages
+#                 root); the server in Open vSwitch's place and back; alerts, board, manifests, completions, man pages; what a
+#                 release needs, its notes and components; the README's plots, figures and session
 #   clients       memccapable, pymemcache, the Couchbase SDKs, raw protocol tests
 #   persistence   persistent buckets: restarts, kills at random moments, full disks, damaged files, backups, linearizability,
 #                 the SDK's durability (mounts a tmpfs: needs root)

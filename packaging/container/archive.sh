@@ -6,7 +6,7 @@
 set -euo pipefail
 made=$1 tag=$2
 here=$(dirname "$0")
-: "${SOURCE_DATE_EPOCH:?}"
+: "${SOURCE_DATE_EPOCH:?}" "${ARCHITECTURE:?amd64 or arm64}"
 
 mkdir -p "$made"/root/{etc/dormouse,var/lib/dormouse,tmp}
 cp "$here/dormouse.toml" "$made/root/etc/dormouse/"
@@ -21,7 +21,7 @@ pack --owner=0 --group=0 --mode=1777 -rf "$made/layer.tar" -C "$made/root" ./tmp
 pack --owner=65532 --group=65532 --mode=0700 -rf "$made/layer.tar" -C "$made/root" ./var/lib/dormouse
 
 created=$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)
-sed -e "s/CREATED/$created/g; s/LAYER/$(sha256sum < "$made/layer.tar" | cut -d ' ' -f 1)/; s/ARCHITECTURE/$(dpkg --print-architecture)/" \
+sed -e "s/CREATED/$created/g; s/LAYER/$(sha256sum < "$made/layer.tar" | cut -d ' ' -f 1)/; s/ARCHITECTURE/$ARCHITECTURE/" \
     "$here/image.json" > "$made/config.json"
 printf '[{"Config":"config.json","RepoTags":["%s"],"Layers":["layer.tar"]}]\n' "$tag" > "$made/manifest.json"
 pack --owner=0 --group=0 --mode=0644 -cf "$made/dormouse.tar" -C "$made" config.json layer.tar manifest.json

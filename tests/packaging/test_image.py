@@ -21,7 +21,7 @@ def archive(directory, umask):
     binary.parent.mkdir(parents=True)
     binary.write_bytes(b"a program")
     binary.chmod(0o755)
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "ARCHITECTURE": "arm64"}
     subprocess.run(["bash", "-c", f"umask {umask}; exec {ARCHIVE} {directory} localhost/dormouse:test"], env=environment, check=True)
     return (directory / "dormouse.tar").read_bytes()
 
@@ -36,6 +36,7 @@ def test_the_archive_is_the_same_in_any_directory_and_has_what_it_says(tmp_path)
         layer = image.extractfile(layer).read()
     assert manifest["RepoTags"] == ["localhost/dormouse:test"]
     assert config["rootfs"]["diff_ids"] == ["sha256:" + hashlib.sha256(layer).hexdigest()]
+    assert config["architecture"] == "arm64"
     about = config["config"]
     assert about["User"] == "65532:65532" and about["Healthcheck"]["Test"] == ["CMD", "/usr/bin/dormouse", "status", "--health"]
     with tarfile.open(fileobj=io.BytesIO(layer)) as files:

@@ -30,7 +30,9 @@ fn pages() -> Vec<(PathBuf, String)> {
     for directory in ["docs", "packaging"] {
         files(&root().join(directory), "md", &mut paths);
     }
-    paths.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
+    paths.extend(
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root().join(name)),
+    );
     paths.into_iter().map(|path| (path.clone(), fs::read_to_string(path).expect("text"))).collect()
 }
 

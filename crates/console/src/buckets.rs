@@ -223,7 +223,7 @@ fn request(fields: &[(String, String)]) -> Result<BucketRequest, Refusal> {
     for (field, value) in fields {
         match field.as_str() {
             "name" => name = Some(value.clone()),
-            "bucketType" => kind = Some((bucket_kind(value)?, value == "memcached")),
+            "bucketType" => kind = Some(bucket_kind(value)?),
             "ramQuota" | "ramQuotaMB" => settings.memory_bytes = quota(value)?,
             "evictionPolicy" => policy = Some(value.as_str()),
             "purgeInterval" => purge_s = Some(purge_interval(value)?),

@@ -206,7 +206,10 @@ fn cluster_and_bucket_level_maps() {
     assert_eq!(bucket["nodeLocator"], "vbucket");
     // The JVM SDKs take a bucket with "couchapi" for a persistent one.
     let capabilities = bucket["bucketCapabilities"].as_array().unwrap();
-    assert_eq!((bucket["bucketType"].as_str(), capabilities.contains(&"couchapi".into())), (Some("ephemeral"), false));
+    assert_eq!(
+        (bucket["bucketType"].as_str(), capabilities.contains(&"couchapi".into())),
+        (Some("ephemeral"), false)
+    );
     let rev = bucket["rev"].as_i64().unwrap();
     for (known, is_sent) in [(rev - 1, true), (rev, false), (rev + 1, false)] {
         let extras = [bucket["revEpoch"].as_i64().unwrap().to_be_bytes(), known.to_be_bytes()].concat();

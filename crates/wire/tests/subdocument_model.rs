@@ -218,10 +218,7 @@ fn parsed(path: &str) -> Option<Vec<Step>> {
     let (mut text, mut is_quoted) = (Vec::new(), false);
     while let Some(one) = chars.next() {
         let is_pair = one == '`' && chars.peek() == Some(&'`');
-        if is_quoted && is_pair {
-            chars.next();
-            text.push(('`', true));
-        } else if is_pair && chars.clone().nth(1) != Some('`') {
+        if is_pair && (is_quoted || chars.clone().nth(1) != Some('`')) {
             chars.next();
             text.push(('`', true));
         } else if one == '`' {

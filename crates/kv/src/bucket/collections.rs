@@ -98,7 +98,7 @@ impl Bucket {
     /// document of a named collection: whoever asks for the vBucket's last seqno is about to follow it up to there.
     pub fn tell_collections(&self, cx: &mut ThreadContext, vb: VbId) {
         let is_told = self.collections().uid() == 0;
-        if is_told || !self.is_active(vb) || self.closed(vb).is_some() {
+        if is_told || self.inactive.has(vb) || self.closed(vb).is_some() {
             return;
         }
         self.lock(cx, vb).tell_changes();

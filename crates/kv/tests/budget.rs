@@ -89,29 +89,3 @@ fn a_full_cache_stays_within_its_budget_and_is_not_emptied() {
         }
     }
 }
-
-/// A thread that stores makes room itself, before the pager turns: free pages of long values go before documents do.
-#[test]
-fn free_pages_are_given_back_before_anything_is_evicted() {
-    let mut world = World::new(HeapChoice::Auto, 11);
-    let mut value = vec![b'v'; 1 << 20];
-    for number in 0..28 {
-        world.set(&format!("long-{number}"), &value);
-    }
-    // Shorter ones in their place leave pages that nothing uses.
-    value.truncate(40 << 10);
-    for number in 0..14 {
-        world.set(&format!("long-{}", 2 * number), &value);
-    }
-    world.cx.end_batch();
-    kv::pager::turn(&mut world.cx);
-    let before = world.bucket.memory();
-    assert!(before.resident > BUDGET / 10 * 8, "the pages are there: {before:?}");
-    for number in 0..240 {
-        world.set(&format!("short-{number}"), &value);
-        world.cx.end_batch();
-    }
-    let after = world.bucket.memory();
-    assert!(after.resident <= BUDGET, "{after:?}");
-    assert_eq!(after.items, 28 + 240, "{after:?}");
-}

@@ -440,6 +440,9 @@ fn limits_are_answered_and_the_connection_lives() {
     assert_eq!(client.ask(frame(NOOP)).status, 0);
 }
 
+/// The uid of a new bucket's manifest, and the id of the default scope or collection.
+const NEW_MANIFEST_DEFAULT: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+
 #[test]
 fn collections_are_the_default_one() {
     let mut client = ready(&USUAL);
@@ -447,15 +450,15 @@ fn collections_are_the_default_one() {
     assert_eq!(manifest["scopes"][0]["collections"][0]["name"], "_default");
     for name in ["_default._default", ".", "_default.", "._default"] {
         let answer = client.ask(frame(GET_COLLECTION_ID).value(name.as_bytes()));
-        assert_eq!((answer.status, answer.extras.as_slice()), (0, &[0; 12][..]), "{name}");
+        assert_eq!((answer.status, answer.extras.as_slice()), (0, &NEW_MANIFEST_DEFAULT[..]), "{name}");
     }
     for (name, status) in [("a._default", 0x8c), ("_default.a", 0x88), ("nodot", 4), ("a.b.c", 4)] {
         assert_eq!(client.ask(frame(GET_COLLECTION_ID).value(name.as_bytes())).status, status, "{name}");
     }
-    assert_eq!(client.ask(frame(0xbc).value(b"_default")).extras, [0; 12]);
-    assert_eq!(client.ask(frame(0xbc).value(b"other")).json()["manifest_uid"], "0");
-    let unknown = client.ask(frame(GET).key(b"\x08key"));
-    assert_eq!((unknown.status, unknown.json()["manifest_uid"].as_str()), (0x88, Some("0")));
+    assert_eq!(client.ask(frame(0xbc).value(b"_default")).extras, NEW_MANIFEST_DEFAULT);
+    assert_eq!(client.ask(frame(0xbc).value(b"other")).json()["manifest_uid"], "1");
+    let unknown = client.ask(frame(GET).key(b"\x10key"));
+    assert_eq!((unknown.status, unknown.json()["manifest_uid"].as_str()), (0x88, Some("1")));
     assert_eq!(client.ask(frame(GET).key(b"\x80\x00key")).status, 4);
     assert_eq!(client.ask(frame(GET).key(b"\0")).status, 4);
 }

@@ -27,7 +27,7 @@ fn keep(client: &Client, name: &str, roles: &str) {
     users.set_kept(kept);
 }
 
-/// A client of a node whose bucket has the collection `s.c` with the id 8 and `s.d` with the id 9, with a document in
+/// A client of a node whose bucket has the collection `s.c` with the id 10 and `s.d` with the id 11, with a document in
 /// each and in the default one.
 fn administrator() -> Client {
     let mut client = Client::couchbase();
@@ -40,7 +40,7 @@ fn administrator() -> Client {
             manifest.add_collection("s", "d", 0, false)
         })
         .unwrap();
-    for collection in [0, 8, 9] {
+    for collection in [0, 10, 11] {
         assert_eq!(client.ask(set(collection)).status, 0);
     }
     client
@@ -181,15 +181,20 @@ fn bucket_requests() -> Vec<(&'static str, &'static str, Frame)> {
 /// What each role allows, where it applies.
 fn allowed(role: &str) -> &'static [&'static str] {
     match role {
-        "admin" => &[READ, WRITE, BOTH, READ_SYSTEM, WRITE_SYSTEM, STATISTICS, BUCKET],
+        "admin" | "backup_admin" => &[READ, WRITE, BOTH, READ_SYSTEM, WRITE_SYSTEM, STATISTICS, BUCKET],
         "bucket_full_access" | "mobile_sync_gateway" | "data_backup" | "replication_target" => {
             &[READ, WRITE, BOTH, READ_SYSTEM, WRITE_SYSTEM, STATISTICS]
         }
-        "data_reader" => &[READ],
+        "data_reader" | "views_reader" => &[READ],
+        "views_admin" => &[READ, STATISTICS],
         "data_writer" => &[WRITE],
         "data_dcp_reader" => &[READ, READ_SYSTEM],
         "cluster_admin" | "bucket_admin" => &[STATISTICS, BUCKET],
-        "data_monitoring" | "ro_admin" | "security_admin" | "user_admin_local" => &[STATISTICS],
+        "data_monitoring" | "ro_admin" | "replication_admin" | "eventing_admin" => &[STATISTICS],
+        "ro_security_admin" | "security_admin" | "security_admin_local" | "security_admin_external" => {
+            &[STATISTICS]
+        }
+        "user_admin_local" | "user_admin_external" => &[STATISTICS],
         _ => &[],
     }
 }
@@ -216,7 +221,7 @@ fn each_role_allows_what_it_says_and_nothing_else() {
         if !may_select {
             continue;
         }
-        for collection in [0, 8] {
+        for collection in [0, 10] {
             for (what, needs, request) in requests(collection) {
                 // Whatever happened to it before.
                 assert_eq!(admin.ask(set(collection)).status, 0);
@@ -233,21 +238,21 @@ fn each_role_allows_what_it_says_and_nothing_else() {
 #[test]
 fn roles_for_a_collection_or_scope_end_there() {
     for (roles, places) in [
-        ("data_reader[default:s:c],data_writer[default:s:c]", &[8][..]),
-        ("data_reader[default:s],data_writer[default:s]", &[8, 9]),
+        ("data_reader[default:s:c],data_writer[default:s:c]", &[10][..]),
+        ("data_reader[default:s],data_writer[default:s]", &[10, 11]),
         ("data_reader[default:_default],data_writer[default:_default]", &[0]),
-        ("data_reader[default],data_writer[default:s:d]", &[0, 8, 9]),
-        ("data_reader[other:s:c],data_writer[default:s:c],data_reader[default:s:c]", &[8]),
+        ("data_reader[default],data_writer[default:s:d]", &[0, 10, 11]),
+        ("data_reader[other:s:c],data_writer[default:s:c],data_reader[default:s:c]", &[10]),
     ] {
         let mut admin = administrator();
         keep(&admin, "eve", roles);
         let mut client = admin.beside(1);
         assert_eq!(enter(&mut client, "eve"), 0);
-        for collection in [0, 8, 9] {
+        for collection in [0, 10, 11] {
             for (what, needs, request) in requests(collection) {
                 assert_eq!(admin.ask(set(collection)).status, 0);
                 let is_here = places.contains(&collection);
-                let may_write = is_here && (collection == 9 || !roles.starts_with("data_reader[default],"));
+                let may_write = is_here && (collection == 11 || !roles.starts_with("data_reader[default],"));
                 let expected = match needs {
                     READ => is_here,
                     WRITE | BOTH => may_write,
@@ -268,16 +273,16 @@ fn changes_of_roles_and_collections_hold_from_the_next_request_on() {
     assert_eq!(enter(&mut client, "eve"), 0);
     assert_eq!(client.ask(set(0)).status, EACCESS);
     keep(&admin, "eve", "data_writer[default:s]");
-    assert_eq!((client.ask(set(0)).status, client.ask(set(8)).status), (EACCESS, 0));
-    assert_eq!(client.ask(on(0x00, 8)).status, EACCESS);
+    assert_eq!((client.ask(set(0)).status, client.ask(set(10)).status), (EACCESS, 0));
+    assert_eq!(client.ask(on(0x00, 10)).status, EACCESS);
     // A collection that is made later is in the scope.
     let bucket = admin.node.bucket("default").unwrap();
-    assert_eq!(client.ask(set(10)).status, UNKNOWN_COLLECTION, "not there yet");
+    assert_eq!(client.ask(set(12)).status, UNKNOWN_COLLECTION, "not there yet");
     bucket.change_collections(|manifest| manifest.add_collection("s", "e", 0, false)).unwrap();
-    assert_eq!(client.ask(set(10)).status, 0);
+    assert_eq!(client.ask(set(12)).status, 0);
     bucket.change_collections(|manifest| manifest.remove_collection("s", "e")).unwrap();
-    assert_eq!(client.ask(set(10)).status, UNKNOWN_COLLECTION, "clients ask for the id again");
-    assert_eq!(admin.ask(set(10)).status, UNKNOWN_COLLECTION);
+    assert_eq!(client.ask(set(12)).status, UNKNOWN_COLLECTION, "clients ask for the id again");
+    assert_eq!(admin.ask(set(12)).status, UNKNOWN_COLLECTION);
     // Through a group, and then not at all.
     let users = admin.node.users();
     let mut kept = Kept::clone(&users.kept());
@@ -334,10 +339,10 @@ fn what_a_user_may_not_see_is_not_shown() {
         "{scopes:?}"
     );
     // Names of system attributes.
-    assert_eq!(admin.ask(at_path(0xc8, 8, "_sys", true, "1")).status, 0);
-    assert_eq!(admin.ask(at_path(0xc8, 8, "own", true, "1")).status, 0);
-    assert_eq!(client.ask(at_path(0xc5, 8, "$XTOC", true, "")).body, b"[\"own\"]");
-    assert_eq!(admin.ask(at_path(0xc5, 8, "$XTOC", true, "")).body, b"[\"_sys\",\"own\"]");
+    assert_eq!(admin.ask(at_path(0xc8, 10, "_sys", true, "1")).status, 0);
+    assert_eq!(admin.ask(at_path(0xc8, 10, "own", true, "1")).status, 0);
+    assert_eq!(client.ask(at_path(0xc5, 10, "$XTOC", true, "")).body, b"[\"own\"]");
+    assert_eq!(admin.ask(at_path(0xc5, 10, "$XTOC", true, "")).body, b"[\"_sys\",\"own\"]");
 }
 
 #[test]
@@ -362,9 +367,9 @@ fn a_scan_is_for_the_user_who_created_it() {
         client
     });
     let vbucket = (crc32fast::hash(b"k") >> 16) as u16 & 0x3ff;
-    let scan = "{\"collection\":\"8\",\"range\":{\"start\":\"AA==\",\"end\":\"/w==\"}}";
+    let scan = "{\"collection\":\"a\",\"range\":{\"start\":\"AA==\",\"end\":\"/w==\"}}";
     let mut create = |client: &mut Client| -> [u8; 16] {
-        assert_eq!(admin.ask(set(8)).status, 0);
+        assert_eq!(admin.ask(set(10)).status, 0);
         client.ask(frame(0xda).vbucket(vbucket).value(scan.as_bytes())).body.try_into().unwrap()
     };
     let [eve, bob, again] = &mut clients;
@@ -420,7 +425,7 @@ fn a_scan_ends_with_the_right_to_read() {
     let mut client = admin.beside(1);
     assert_eq!(enter(&mut client, "eve"), 0);
     let vbucket = (crc32fast::hash(b"k") >> 16) as u16 & 0x3ff;
-    let scan = "{\"collection\":\"8\",\"range\":{\"start\":\"AA==\",\"end\":\"/w==\"}}";
+    let scan = "{\"collection\":\"a\",\"range\":{\"start\":\"AA==\",\"end\":\"/w==\"}}";
     let created = client.ask(frame(0xda).vbucket(vbucket).value(scan.as_bytes()));
     assert_eq!(created.status, 0);
     let id: [u8; 16] = created.body.try_into().unwrap();

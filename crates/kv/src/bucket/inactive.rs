@@ -27,7 +27,7 @@ impl Inactive {
     /// Returns true if a vBucket is not active. The caller knows that it exists.
     #[inline]
     pub(super) fn has(&self, VbId(vb): VbId) -> bool {
-        // ORDERING: only a hint, as any state read without the vBucket's lock. What changes it looks again under the lock.
+        // ORDERING: a hint, as all that is read without the lock: changes of documents look again under it.
         self.bits[usize::from(vb / BITS)].load(Relaxed) >> (vb % BITS) & 1 != 0
     }
 

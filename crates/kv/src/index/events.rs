@@ -144,6 +144,10 @@ impl Locked<'_> {
             self.state.high_seqno += 1;
             forgotten = events.push(Told { seqno: self.state.high_seqno, event }).max(forgotten);
         }
+        if events == Events::default() {
+            // Nothing that streams are told of: the scopes and collections that every bucket has.
+            return;
+        }
         events.uid = manifest.uid;
         self.set_events(events);
         self.note_state();

@@ -166,7 +166,8 @@ def test_a_deposed_node_takes_no_client_from_its_successor(tmp_path, sdk, kind):
         cluster.assign(["n1", "n2"])
         client = stack.enter_context(contextlib.closing(sdk(cluster["n1"])))
         for key in KEYS:
-            becomes(client, "ok", "set", key, "first", "majority")
+            becomes(client, "ok", "set", key, "first", "none")
+        cluster.wait_equal("n1", "n2")
         cluster.kill("n1")
         done = Operator(cluster["n2"], "Administrator", password_file(tmp_path)).run("bucket", "promote", "default", "--force")
         assert done.returncode == 0, done

@@ -150,7 +150,7 @@ def test_what_expires_and_attributes(follower):
     with servers.Dormouse() as node:
         cluster = connect(node)
         collection = cluster.bucket("default").default_collection()
-        collection.upsert("short", "lived", UpsertOptions(expiry=timedelta(seconds=1)))
+        collection.upsert("short", "lived", UpsertOptions(expiry=timedelta(seconds=12)))
         collection.upsert("long", "lived")
         collection.mutate_in("long", [subdocument.upsert("note", "seen", xattr=True, create_parents=True)])
         said = follower.run(node)

@@ -190,7 +190,7 @@ def test_bad_collection_ids(node, prefix):
 def test_unknown_collections(node):
     with BinaryConnection(node.kv) as one:
         one.open_bucket(features=(FEATURE_XERROR, FEATURE_SELECT_BUCKET, FEATURE_COLLECTIONS))
-        refuse(one, request(GET, b"\x09key"), {UNKNOWN_COLLECTION}, True)
+        refuse(one, request(GET, b"\x20key"), {UNKNOWN_COLLECTION}, True)
         refuse(one, request(COLLECTION_ID, b"", b"_default.nothing"), {UNKNOWN_COLLECTION}, True)
         found = one.ask(COLLECTION_ID, b"", b"_default._default")
         assert found.status == SUCCESS and found.extras[-4:] == b"\0\0\0\0"

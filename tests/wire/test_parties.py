@@ -19,7 +19,7 @@ SCAN_CREATE, SCAN_CONTINUE, SCAN_CANCEL, SCAN_COMPLETE = 0xDA, 0xDB, 0xDC, 0xA7
 STREAMS, REPLICA = "streams", "replica"
 # What is not even for an administrator.
 NOBODY = "nobody"
-FOLLOWERS = {"admin", "bucket_full_access", "mobile_sync_gateway", "data_backup", "data_dcp_reader", "replication_target"}
+FOLLOWERS = {"admin", "backup_admin", "bucket_full_access", "mobile_sync_gateway", "data_backup", "data_dcp_reader", "replication_target"}
 # Nobody listens there.
 PEER, STRANGER = "n2", "127.0.0.1:9"
 ROLE_PATH = f"{POOL}/buckets/orders/vbuckets"
@@ -155,7 +155,7 @@ def expected(role, place, needs):
     if needs == STREAMS:
         return role in FOLLOWERS
     if needs == REPLICA:
-        return role == "admin"
+        return role in {"admin", "backup_admin"}
     return may(role, place, needs, "orders", "eu")
 
 

@@ -93,7 +93,7 @@ def test_the_units_lines_work_for_a_persistent_bucket(place):
 
 def shipped():
     """The configurations, and the arguments of those who serve them."""
-    documents = list(yaml.safe_load_all((PACKAGING / "kubernetes" / "dormouse.yaml").read_text()))
+    documents = list(yaml.safe_load_all((PACKAGING / "kubernetes" / "base" / "dormouse.yaml").read_text()))
     [config_map] = [document for document in documents if document["kind"] == "ConfigMap"]
     [stateful_set] = [document for document in documents if document["kind"] == "StatefulSet"]
     [container] = stateful_set["spec"]["template"]["spec"]["containers"]

@@ -9,7 +9,7 @@ export const title = "Buckets";
 
 const MIB = 1024 * 1024;
 const TYPES = [["couchbase", "persistent"], ["ephemeral"]];
-const POLICIES = [["", "as in Couchbase: ephemeral refuse, persistent valueOnly"], ["nruEviction", "ephemeral: evict (nruEviction)"], ["noEviction", "ephemeral: refuse (noEviction)"],
+const POLICIES = [["", "as in Couchbase"], ["nruEviction", "ephemeral: evict (nruEviction)"], ["noEviction", "ephemeral: refuse (noEviction)"],
   ["valueOnly", "persistent: valueOnly"], ["fullEviction", "persistent: fullEviction"]];
 const LEVELS = [["none"], ["majority"], ["majorityAndPersistActive"], ["persistToMajority"]];
 const YES_NO = [["0", "no"], ["1", "yes"]];

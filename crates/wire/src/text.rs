@@ -255,9 +255,12 @@ fn parse_line(line: &[u8], head: usize) -> Line<'_> {
     }
 }
 
-/// Returns true if an unknown command is an HTTP request line. Like memcached, examines its last word.
+/// Returns true if an unknown command is an HTTP request line, by its last word as in memcached, or the header that every
+/// HTTP request has: a browser can be made to send a request whose method is a command, but none without that header.
 fn is_http(line: &[u8]) -> bool {
-    Tokens::new(line).last().is_some_and(|word| word.starts_with(b"HTTP/"))
+    let mut words = Tokens::new(line);
+    words.next().is_some_and(|word| word.eq_ignore_ascii_case(b"Host:"))
+        || words.last().is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
 /// The first `length` bytes, or all there are.

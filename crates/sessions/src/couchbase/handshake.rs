@@ -133,8 +133,8 @@ fn deny(answer: &Answer, context: &str, out: &mut Output) {
 pub(super) fn error_map(answer: &Answer, request: &Request<'_>, body: &[u8], out: &mut Output) {
     let version =
         <[u8; 2]>::try_from(body).ok().filter(|_| request.key.is_empty() && request.extras.is_empty());
-    match version.map(u16::from_be_bytes).and_then(error_map::encode) {
-        Some(map) => answer.json(Status::SUCCESS, &map, out),
+    match version.map(u16::from_be_bytes).and_then(error_map::in_version) {
+        Some(map) => answer.json(Status::SUCCESS, map, out),
         None => answer.error(Status::EINVAL, "The value must be a version, from 1 on", out),
     }
 }

@@ -293,6 +293,14 @@ fn an_http_request_closes_before_anything_behind_it() {
     }
     let mut client = Client::new(1000, false);
     assert_eq!(client.send(b"GET /\r\nget / HTTP/1.1\r\n"), b"ERROR\r\nEND\r\n");
+    // A browser takes any word for a method.
+    for method in ["gets", "mn", "touch", "set", "watch"] {
+        let mut client = Client::new(1000, false);
+        let request = format!("{method} /x HTTP/1.1\r\nhost: a\r\n\r\nset a 0 0 1\r\nx\r\n");
+        let answers = client.send(request.as_bytes());
+        assert!(answers.ends_with(b"<closed>"), "{method}: {:?}", String::from_utf8_lossy(&answers));
+        assert_eq!(client.bucket.meter(kv::Meter::CmdSet), 0, "{method}");
+    }
 }
 
 #[test]

@@ -58,7 +58,7 @@ SHARED_GROUPS = (
     "vbucket", "vbucket-seqno", "vbucket-details", "failovers",
 )
 BINARY_GROUPS = (
-    "", *SHARED_GROUPS, "collections", "scopes", "uuid", "config", "diskinfo", "dcp", "dcpagg", "checkpoint", "tasks", "scheduler", "runtimes",
+    "", *SHARED_GROUPS, "collections", "collections-details", "scopes", "uuid", "config", "diskinfo", "dcp", "dcpagg", "checkpoint", "tasks", "scheduler", "runtimes",
     "dispatcher", "workload", "timings", "kvtimings", "kvstore", "range-scans", "eviction", "hash", "key document-0 0", "vkey document-0 0",
 )
 TEXT_GROUPS = (*SHARED_GROUPS, "conns", "detail dump", "cachedump 1 0")

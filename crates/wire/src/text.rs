@@ -255,8 +255,8 @@ fn parse_line(line: &[u8], head: usize) -> Line<'_> {
     }
 }
 
-/// Returns true if an unknown command is an HTTP request line, by its last word as in memcached, or the header that every
-/// HTTP request has: a browser can be made to send a request whose method is a command, but none without that header.
+/// Returns true if an unknown command is an HTTP request line, by its last word as in memcached, or the header that
+/// every HTTP request has: a browser can be made to send a method that is a command, but no request without `Host`.
 fn is_http(line: &[u8]) -> bool {
     let mut words = Tokens::new(line);
     words.next().is_some_and(|word| word.eq_ignore_ascii_case(b"Host:"))

@@ -70,7 +70,7 @@ fn encoded(address: &str) -> String {
     address.replace(':', "%3A").replace('[', "%5B").replace(']', "%5D")
 }
 
-/// The node of a path is this one, under the address that the client was told.
+/// A path names this node by the address in the documents that the client has read.
 fn is_this(console: &Console, headers: &HeaderMap, node: &str) -> bool {
     node == document::address(console, &pools::host(console, headers))
 }

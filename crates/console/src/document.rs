@@ -80,7 +80,7 @@ pub fn bucket(console: &Console, bucket: &Bucket, host: &str, mut node: Value) -
             "memUsed": memory.payload + memory.metadata + memory.index,
             "residentBytes": memory.resident,
             "quotaPercentUsed": percent,
-            // Nothing is sampled: rates are for whoever reads the totals twice.
+            // The node samples nothing. For rates, read the totals twice.
             "opsPerSec": 0,
             "diskFetches": 0,
             "diskUsed": persisted,

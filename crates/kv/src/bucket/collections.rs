@@ -94,8 +94,8 @@ impl Bucket {
         })
     }
 
-    /// Gives each change of the scopes and collections its seqno in a vBucket, which else happens before the next
-    /// document of a named collection: whoever asks for the vBucket's last seqno is about to follow it up to there.
+    /// Assigns the seqnos that changes of scopes and collections still lack in a vBucket. Without this call they get
+    /// them before the next document of a named collection; a client that streams up to the last seqno would miss them.
     pub fn tell_collections(&self, cx: &mut ThreadContext, vb: VbId) {
         let is_told = self.collections().uid() == 0;
         if is_told || self.inactive.has(vb) || self.closed(vb).is_some() {

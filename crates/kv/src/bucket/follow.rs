@@ -307,7 +307,7 @@ impl Bucket {
         }
         // Keeping the order comes first: from then on nothing is forgotten unnoticed.
         locked.follow(number, Arc::clone(news), position.start).map_err(|_| Refused::NoMemory)?;
-        // What expires is told in that second from now on.
+        // From now on, an expiration is due in its second.
         self.expiry_entered(locked.expiry_due_s().unwrap_or(u32::MAX));
         let refused = position.check(histories, locked.high_seqno(), locked.forgotten()).err();
         if refused.is_some() {

@@ -846,8 +846,8 @@ const checks = {
     await fails(transactions.run(async (attempt) => {
       await attempt.insert(c, key, { n: 1 })
       await attempt.replace(await attempt.get(c, `${key}-replaced`), { n: 2 })
-      await sleep(2200)
-    }, { timeout: 2000 }), couchbase.TransactionExpiredError)
+      await sleep(5200)
+    }, { timeout: 5000 }), couchbase.TransactionExpiredError)
     await missing(c, key)
     await holds(c, { [`${key}-replaced`]: { n: 1 } })
     await c.insert(key, { n: 2 })

@@ -40,6 +40,14 @@ LOOKUPS_TOGETHER = 60
 LIGHT_TOGETHER, STATS_TOGETHER = 64, 16
 UNREAD_TOGETHER = 64
 LONG_BYTES = 30_000
+# Documents just short enough to be read through in place by one look-up, and the numbers in them.
+SHORT_NUMBERS = 16_000
+# How deep a JSON value is, and its bytes.
+DEPTH, DEEP_BYTES = 30, 30_000
+MANY_COLLECTIONS = 1000
+FILTER_BYTES = 32_000
+# A value that is inflated for each client that does not take compressed ones.
+COMPRESSIBLE_BYTES = 200_000
 # Names in a topology, four in each of 1024 chains.
 NAME_BYTES = 200
 STREAMS_TOGETHER = 64
@@ -51,6 +59,7 @@ LAST = request(frames.NOOP, opaque=LAST_OPAQUE)
 LAST_ANSWER = struct.pack(">BBHBBHIIQ", frames.RESPONSE, frames.NOOP, 0, 0, 0, 0, 0, LAST_OPAQUE, 0)
 LAST_LINE, LAST_LINE_ANSWER = b"mn\r\n", b"MN\r\n"
 CREATE_SCAN, CONTINUE_SCAN, GET_KEYS = 0xDA, 0xDB, 0xB8
+OBSERVE, ALL_SEQNOS, MANIFEST, COLLECTION_ID = 0x92, 0x48, 0xBA, 0xBB
 SCAN_MORE = 0xA6
 # Groups of statistics that both ports have, those of the binary protocol alone, and those of text alone. `reset` is left out.
 SHARED_GROUPS = (
@@ -142,6 +151,48 @@ def lookups(number):
 
 def edits(number):
     return forever(asked(sd.mutations(array(number), *[(sd.REPLACE, b"[-1]", b"2")] * PATHS)))
+
+
+def short_lookups(number):
+    return forever(asked(sd.single(sd.GET, array(number), b"[-1]"), times=LIGHT_TOGETHER))
+
+
+def short_edits(number):
+    return forever(asked(sd.single(sd.REPLACE, array(number), b"[-1]", b"2"), times=LIGHT_TOGETHER))
+
+
+def deep_values(number):
+    one = b"[" * DEPTH + b"1" + b"]" * DEPTH
+    value = b"[" + b",".join([one] * (DEEP_BYTES // (len(one) + 1))) + b"]"
+    return forever(asked(request(frames.SET, b"deep-%d" % number, value, bytes(8)), times=LIGHT_TOGETHER))
+
+
+def filters(number):
+    """Streams that name one collection again and again."""
+    wanted = struct.pack(">IIQQQQQ", 0, 0, 0, dcp.FOREVER, 0, 0, 0)
+    value = json.dumps({"collections": ["0"] * (FILTER_BYTES // 5)}).encode()
+    return forever(asked(request(dcp.STREAM_REQ, value=value, extras=wanted, vbucket=number % 1024), times=LIGHT_TOGETHER))
+
+
+def manifests(_):
+    return forever(asked(request(MANIFEST), times=LIGHT_TOGETHER))
+
+
+def small_queries(number):
+    queries = (
+        hello(), request(frames.GET_FAILOVER_LOG), request(ALL_SEQNOS), request(frames.OBSERVE_SEQNO, value=bytes(8)), request(OBSERVE, value=struct.pack(">HH10s", 0, 10, b"document-0")),
+        request(COLLECTION_ID, value=b"_default._default"), request(frames.GET_META, b"document-0"), request(frames.STAT, b"reset"),
+    )
+    return turned([asked(query, times=LIGHT_TOGETHER) for query in queries], number)
+
+
+def text_queries(number):
+    lines = (b"flush_all 1000", b"stats reset", b"stats detail dump", b"me document-0", b"verbosity 0", b"cache_memlimit 1", b"lru_crawler crawl all", b"slabs automove 0")
+    return turned([line(text, LIGHT_TOGETHER) for text in lines], number)
+
+
+def inflated_gets(_):
+    return forever(asked(request(frames.GET, b"compressible"), times=LIGHT_TOGETHER))
 
 
 def scans(_):
@@ -258,6 +309,23 @@ def with_arrays(_, client):
     store(client, [(array(number), b"[" + b"1," * (MIB // 2 - 1) + b"1]") for number in range(ARRAYS)])
 
 
+def with_short_arrays(_, client):
+    store(client, [(array(number), b"[" + b"1," * (SHORT_NUMBERS - 1) + b"1]") for number in range(ARRAYS)])
+
+
+def with_collections(node, _):
+    names = [{"name": f"collection-with-a-name-{number}"} for number in range(MANY_COLLECTIONS)]
+    body = json.dumps({"scopes": [{"name": "_default", "collections": [{"name": "_default"}, *names]}]})
+    path = f"/pools/default/buckets/{ATTACKED_BUCKET}/scopes"
+    status, answer = http(node, "PUT", path, body, f"{ADMINISTRATOR}:{PASSWORD}", "application/json")
+    assert status == 200, (status, answer)
+
+
+def with_a_compressible_value(node, client):
+    administrator(node, "POST", f"/pools/default/buckets/{ATTACKED_BUCKET}", {"compressionMode": "active"})
+    store(client, [(b"compressible", bytes(COMPRESSIBLE_BYTES))])
+
+
 def with_a_long_value(_, client):
     store(client, [(b"long", bytes(LONG_BYTES))])
 
@@ -310,6 +378,13 @@ class Attack:
 ATTACKS = (
     Attack("look-ups", "kv", in_the_bucket, lookups, with_arrays),
     Attack("edits", "kv", in_the_bucket, edits, with_arrays),
+    Attack("short look-ups", "kv", in_the_bucket, short_lookups, with_short_arrays),
+    Attack("short edits", "kv", in_the_bucket, short_edits, with_short_arrays),
+    Attack("deep values", "kv", in_the_bucket, deep_values),
+    Attack("filters", "kv", streaming, filters, with_documents, vbuckets=1024),
+    Attack("manifests", "kv", in_the_bucket, manifests, with_collections),
+    Attack("small queries", "kv", in_the_bucket, small_queries, with_documents, vbuckets=1024),
+    Attack("small queries of text", "memcached", by_line, text_queries, with_documents, vbuckets=1024),
     Attack("range scans", "kv", in_the_bucket, scans, with_documents),
     Attack("GET_KEYS", "kv", in_the_bucket, key_lists, with_documents),
     Attack("STAT groups", "kv", in_the_bucket, binary_groups, with_documents, vbuckets=1024),
@@ -319,6 +394,7 @@ ATTACKS = (
     Attack("wrong logins", "kv", before_the_login, wrong_logins, with_users),
     Attack("SCRAM starts", "kv", before_the_login, scram_starts, with_users),
     Attack("unread GETs", "kv", in_the_bucket, unread_gets, with_a_long_value),
+    Attack("inflated GETs", "kv", in_the_bucket, inflated_gets, with_a_compressible_value),
     Attack("streams", "kv", streaming, streams, with_documents, vbuckets=1024),
     Attack("maps", "kv", in_the_bucket, maps, with_names, vbuckets=1024),
     Attack("bucket lists", "http", None, bucket_lists, with_buckets),

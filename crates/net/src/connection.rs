@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use kv::clients::State;
 use kv::{Bucket, Limits, Meter, NodeContext};
-use sessions::Session;
+use sessions::{BATCH_REQUESTS, Session};
 
 use crate::backlog::Backlog;
 use crate::worker::{Charged, Overdue};
@@ -15,6 +15,8 @@ use transport::Stream;
 
 /// Bytes of a large value read per turn.
 const SINK_TURN_BYTES: usize = 256 << 10;
+/// Answers that a connection's requests have together, if they are as long as its last ones.
+const TOGETHER_BYTES: usize = 128 << 10;
 /// The time limit of an unfinished request restarts after this many more bytes of it.
 const PROGRESS_BYTES: usize = 16 << 10;
 /// Upper bound of that time limit before the login.
@@ -56,6 +58,8 @@ pub(crate) struct Connection {
     pub(crate) queued: bool,
     /// Its last turn was much work.
     pub(crate) is_busy: bool,
+    /// How many of its requests are executed together at most: few if its answers are long.
+    together: u8,
     /// `rest` may hold a whole request, which is parsed without reading first.
     pub(crate) unparsed: bool,
 }
@@ -83,6 +87,7 @@ impl Connection {
             has_begun: false,
             queued: false,
             is_busy: false,
+            together: BATCH_REQUESTS as u8,
             unparsed: false,
         }
     }
@@ -90,6 +95,18 @@ impl Connection {
     /// The peer's address, for the log.
     pub(crate) fn address(&self) -> IpAddr {
         self.session.peer.address.unwrap_or(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// How many of its requests are executed together at most.
+    #[inline]
+    pub(crate) fn together(&self) -> usize {
+        usize::from(self.together)
+    }
+
+    /// A turn has answered so many requests with so many bytes.
+    #[inline]
+    pub(crate) fn note_answered(&mut self, requests: usize, bytes: usize) {
+        self.together = together_after(self.together(), requests, bytes) as u8;
     }
 
     /// Unsent output in bytes.
@@ -331,4 +348,26 @@ impl Connection {
 
 fn difference(new: usize, old: usize) -> i64 {
     new.cast_signed() as i64 - old.cast_signed() as i64
+}
+
+/// How many requests are executed together after a turn that has answered so many with so many bytes: as many as fit
+/// with such answers, but not at once many again after few.
+#[inline]
+fn together_after(together: usize, requests: usize, bytes: usize) -> usize {
+    let fits = if bytes < TOGETHER_BYTES { BATCH_REQUESTS } else { TOGETHER_BYTES * requests / bytes };
+    fits.clamp(1, BATCH_REQUESTS.min(2 * together))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_answers_are_given_few_at_a_time() {
+        assert_eq!(together_after(BATCH_REQUESTS, 64, 64 * 50), BATCH_REQUESTS);
+        assert_eq!(together_after(BATCH_REQUESTS, 64, 64 * 8000), 16);
+        assert_eq!(together_after(16, 16, 16 * 1_000_000), 1);
+        let after_short = std::iter::successors(Some(1), |together| Some(together_after(*together, 1, 50)));
+        assert_eq!(after_short.take(8).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64, 64]);
+    }
 }

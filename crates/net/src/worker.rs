@@ -12,6 +12,8 @@
 //!   fit a batch continues in the next batch of the same round until its turn's bounds are reached. If it has more to
 //!   do then, it waits in a queue from which one connection is served between two polls for events: a peer with few
 //!   requests waits for one long turn at most.
+//! * A batch has few slow requests (those about no document, or about what is in one): as many as took a third of a
+//!   millisecond lately.
 //! * A connection whose last turn was much work is busy. Busy connections are served after all others, and events are
 //!   polled for meanwhile.
 //! * A peer that does not read its answers is not read from once its backlog exceeds the limit, or its share of what
@@ -37,7 +39,7 @@ use kv::copier::Copier;
 use kv::{Bucket, Cookie, Limits, Node, NodeContext, Outcome};
 use mio::{Events, Interest, Poll, Token};
 use sessions::couchbase::Link;
-use sessions::{Output, Peer, Port, Session};
+use sessions::{Output, Peer, Port, SLOW_REQUESTS, Session};
 
 use answers::Segment;
 pub(crate) use deadlines::Overdue;
@@ -101,6 +103,8 @@ pub(crate) struct Worker {
     deadlines: BTreeSet<(u64, u32)>,
     holders: Holders,
     recorder: Recorder,
+    /// How many slow requests a batch may have.
+    slow_most: usize,
     /// How much memory one peer may make the node hold, as of this round.
     allowance: usize,
     /// When to look again for peers that hold much memory and make no progress.
@@ -156,6 +160,7 @@ impl Worker {
             deadlines: BTreeSet::new(),
             holders: Holders::default(),
             recorder: Recorder::default(),
+            slow_most: SLOW_REQUESTS,
             allowance: 0,
             relief_at_ms: None,
             relief_looked_ms: 0,

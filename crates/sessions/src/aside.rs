@@ -22,9 +22,9 @@ use super::waits::{Touch, Waits};
 use super::{Filling, Output, Peer, Port, Queued, Session, opcodes};
 
 /// Bytes of documents that a worker reads through for one request.
-pub(super) const IN_PLACE_BYTES: usize = 256 << 10;
+pub(super) const IN_PLACE_BYTES: usize = 128 << 10;
 /// Bytes that it inflates, or of a new document that it looks at.
-pub(super) const INFLATED_IN_PLACE_BYTES: usize = 1 << 20;
+pub(super) const INFLATED_IN_PLACE_BYTES: usize = 256 << 10;
 
 impl Session {
     /// Returns true if a request waits to be executed elsewhere.

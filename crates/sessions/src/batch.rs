@@ -10,6 +10,9 @@ use super::{Dump, Filling, Peer, Refusal};
 /// Maximum number of requests in a batch, over all ready connections.
 pub const BATCH_REQUESTS: usize = 64;
 
+/// Maximum number of slow requests in a batch.
+pub const SLOW_REQUESTS: usize = 8;
+
 /// How many requests ahead of the executed one items are prefetched.
 const LOOK_AHEAD: usize = 16;
 /// Bytes of an item that a read prefetches if its size is unknown.
@@ -22,6 +25,9 @@ const PREFETCH_HEADER: usize = 28;
 /// Requests on their way from parsing to execution, of several sessions.
 pub struct Batch<'a> {
     requests: arrayvec::ArrayVec<Queued<'a>, BATCH_REQUESTS>,
+    /// It is full with this many. Less than [`BATCH_REQUESTS`] once one of them may be slow.
+    end: usize,
+    slow_most: usize,
 }
 
 /// One request of a batch.
@@ -60,7 +66,11 @@ pub(super) enum Work<'a> {
 impl<'a> Batch<'a> {
     /// Creates an empty batch.
     pub fn new() -> Self {
-        Self { requests: arrayvec::ArrayVec::new() }
+        Self::with_slow(SLOW_REQUESTS)
+    }
+    /// Creates an empty batch that is full with this many requests, at least one, from the first slow one on.
+    pub fn with_slow(slow_most: usize) -> Self {
+        Self { requests: arrayvec::ArrayVec::new(), end: BATCH_REQUESTS, slow_most }
     }
     #[inline]
     pub(super) fn push(
@@ -72,9 +82,18 @@ impl<'a> Batch<'a> {
     ) {
         self.requests.push(Queued { connection, prefetch_bytes, placed, work });
     }
+    /// The request pushed last may be slow.
+    pub(super) fn note_slow(&mut self) {
+        let end = self.len() + self.slow_most.saturating_sub(1);
+        self.end = self.end.min(end).min(BATCH_REQUESTS - 1);
+    }
+    /// Returns true if one of the requests may be slow.
+    pub fn is_slow(&self) -> bool {
+        self.end < BATCH_REQUESTS
+    }
     /// Returns true if there is no room for another request.
     pub fn is_full(&self) -> bool {
-        self.requests.is_full()
+        self.len() >= self.end
     }
     /// Number of requests.
     pub fn len(&self) -> usize {
@@ -91,6 +110,7 @@ impl<'a> Batch<'a> {
     /// Removes all requests.
     pub fn clear(&mut self) {
         self.requests.clear();
+        self.end = BATCH_REQUESTS;
     }
 
     /// Prefetches what the batch's requests need first: the parts of the index that lead to their items. `bucket_of`

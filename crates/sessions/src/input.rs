@@ -11,6 +11,9 @@ use super::{
     Admission, BEFORE_LOGIN_MOST, Batch, Dump, LARGE_VALUE, Protocol, Receive, Refusal, Session, Watch,
 };
 
+/// A longer body may be slow to check.
+const SLOW_BODY_BYTES: usize = 16 << 10;
+
 /// How far [`Session::parse`] came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
@@ -89,10 +92,12 @@ impl Session {
                         unreachable!("matched above")
                     };
                     batch.push(connection, None, 0, Work::Filled(Some(filling)));
+                    batch.note_slow();
                 }
                 Receive::Dumping(_) => {
                     if let Receive::Dumping(dump) = std::mem::replace(&mut self.receive, Receive::Ready) {
                         batch.push(connection, None, 0, Work::Dump(Some(dump)));
+                        batch.note_slow();
                     }
                     return Progress { consumed, need: None };
                 }
@@ -268,6 +273,7 @@ impl Session {
         let Some(bytes) = input.get(..end) else { return Step::Need(end) };
         let (value, tail) = bytes[head..].split_at(body);
         let is_barrier = request.changes_session();
+        let is_slow = request.is_slow() || body > SLOW_BODY_BYTES;
         if trailer > 0 && tail != wire_text::TRAILER {
             batch.push(connection, None, 0, Work::Refused(request, Refusal::BadTrailer, &input[..head]));
         } else {
@@ -275,6 +281,9 @@ impl Session {
             let placed = key.and_then(|key| place(&self.peer, &request, key));
             let prefetch_bytes = prefetch_bytes(key.map_or(0, |key| key.bytes.len()), body);
             batch.push(connection, placed, prefetch_bytes, Work::Request(request, value, bytes));
+            if is_slow {
+                batch.note_slow();
+            }
         }
         if is_barrier { Step::Barrier(end) } else { Step::Done(end) }
     }

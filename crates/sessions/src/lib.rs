@@ -50,7 +50,7 @@ use std::collections::VecDeque;
 use kv::{Key, KvError, LARGE_VALUE, LargeItem, NodeContext, Place};
 
 use batch::Work;
-pub use batch::{BATCH_REQUESTS, Batch, Queued};
+pub use batch::{BATCH_REQUESTS, Batch, Queued, SLOW_REQUESTS};
 use dump::Dump;
 use filling::Filling;
 pub use input::Progress;

@@ -101,6 +101,8 @@ struct Row {
     scope: Scope,
     login: Login,
     rights: Rights,
+    /// See [`is_slow`].
+    is_slow: bool,
 }
 
 /// An opcode without a row: an error, or a query about no document.
@@ -113,6 +115,7 @@ const OTHER: Row = Row {
     scope: Scope::One,
     login: Login::After,
     rights: Needs::Nothing.rights(),
+    is_slow: true,
 };
 
 macro_rules! rows {
@@ -131,7 +134,13 @@ macro_rules! rows {
                 scope: Scope::$scope,
                 login: Login::$login,
                 rights: Needs::$needs.rights(),
+                is_slow: matches!(Key::$key, Key::None) || is_subdocument(Opcode::$name),
             };)*
+            let mut quick = [Opcode::NOOP, Opcode::VERSION, Opcode::QUIT, Opcode::QUITQ].as_slice();
+            while let [Opcode(code), rest @ ..] = quick {
+                table[*code as usize].is_slow = false;
+                quick = rest;
+            }
             table
         };
         /// Which opcodes have a row.
@@ -245,6 +254,7 @@ pub(super) fn takes_long(opcode: Opcode) -> bool {
             | Opcode::GET_KEYS
             | Opcode::GET_RANDOM_KEY
             | Opcode::DCP_OPEN
+            | Opcode::COLLECTIONS_GET_MANIFEST
     )
 }
 
@@ -254,7 +264,7 @@ pub(super) fn extends(opcode: Opcode) -> bool {
 }
 
 /// Returns true for operations at paths in a document.
-pub(super) fn is_subdocument(opcode: Opcode) -> bool {
+pub(super) const fn is_subdocument(opcode: Opcode) -> bool {
     matches!(opcode.0, 0xc5..=0xd3)
 }
 
@@ -302,6 +312,12 @@ pub(super) fn needed_rights(opcode: Opcode) -> Rights {
 #[inline]
 pub(super) fn changes_session(opcode: Opcode) -> bool {
     row(opcode).scope == Scope::Session
+}
+
+/// Returns true if a request may be the work of a hundred ordinary ones: one about no document, or about what is in it.
+#[inline]
+pub(super) fn is_slow(opcode: Opcode) -> bool {
+    row(opcode).is_slow
 }
 
 /// Returns true if a request waits for all requests before it, and those behind it wait for it.

@@ -106,6 +106,15 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Returns true if it may be the work of a hundred ordinary requests.
+    #[inline]
+    pub(super) fn is_slow(&self) -> bool {
+        match self {
+            Self::Text(command) => text::traits(command).is_slow,
+            Self::Binary(request) => opcodes::is_slow(request.header.opcode),
+        }
+    }
+
     /// Returns true if it needs the existing value, or at least rewrites the item.
     pub(super) fn needs_value(&self) -> bool {
         match self {

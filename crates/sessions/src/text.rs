@@ -96,6 +96,8 @@ pub(super) struct Traits {
     pub needs_value: bool,
     /// Lines behind it can only be parsed once it has been executed.
     pub changes_session: bool,
+    /// It may be the work of a hundred ordinary commands.
+    pub is_slow: bool,
 }
 
 /// The traits of a command: every verb has its row.
@@ -122,7 +124,9 @@ pub(super) const fn traits(command: &Command<'_>) -> Traits {
         | Command::Watch(_)
         | Command::Version => (false, false),
     };
-    Traits { is_fence, needs_value, changes_session: matches!(command, Command::Login) }
+    let is_slow =
+        matches!(command, Command::FlushAll { .. } | Command::CacheMemlimit { .. } | Command::Stats { .. });
+    Traits { is_fence, needs_value, changes_session: matches!(command, Command::Login), is_slow }
 }
 
 /// What a command does, and its name, for the record of requests.

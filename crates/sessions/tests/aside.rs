@@ -10,6 +10,7 @@ use sessions::Port;
 const SET: u8 = 0x01;
 const GET: u8 = 0x00;
 const STAT: u8 = 0x10;
+const OBSERVE_SEQNO: u8 = 0x91;
 const MULTI_LOOKUP: u8 = 0xd0;
 
 fn lookup(paths: &[&str]) -> Vec<u8> {
@@ -35,10 +36,31 @@ fn with_array(numbers: usize) -> Client {
 #[test]
 fn lookups_leave_the_worker_by_what_they_read() {
     let mut client = with_array(10_000);
+    client.send(&lookup(&["[-1]"; 4]));
+    assert_eq!(client.aside_requests, 0, "4 times 20 kB");
     client.send(&lookup(&["[-1]"; 8]));
-    assert_eq!(client.aside_requests, 0, "8 times 20 kB");
-    client.send(&lookup(&["[-1]"; 16]));
-    assert_eq!(client.aside_requests, 1, "16 times 20 kB");
+    assert_eq!(client.aside_requests, 1, "8 times 20 kB");
+}
+
+/// A batch ends soon after a slow request, so that the worker can look at the time.
+#[test]
+fn few_slow_requests_are_executed_together() {
+    let mut client = with_array(10);
+    let get = || frame(GET).key(b"array").vbucket(0).bytes();
+    let slow = [lookup(&["[0]"]), frame(OBSERVE_SEQNO).vbucket(0).value(&[0; 8]).bytes()];
+    for request in slow {
+        let input: Vec<u8> =
+            std::iter::repeat_with(get).take(20).chain(std::iter::repeat_n(request, 60)).flatten().collect();
+        let mut batch = sessions::Batch::with_slow(3);
+        client.parse(&input, &mut batch);
+        assert_eq!(batch.len(), 23);
+        assert!(batch.is_slow());
+    }
+    let input = get().repeat(64);
+    let mut batch = sessions::Batch::with_slow(1);
+    client.parse(&input, &mut batch);
+    assert_eq!(batch.len(), 64);
+    assert!(!batch.is_slow());
 }
 
 /// Answers keep their order, and each request is executed once.

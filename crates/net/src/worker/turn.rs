@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 use kv::{Bucket, Meter};
-use sessions::{BATCH_REQUESTS, Batch};
+use sessions::{BATCH_REQUESTS, Batch, SLOW_REQUESTS};
 
 use super::{Queue, SEND_BYTES, Worker};
 use crate::backlog::Sent;
@@ -16,14 +16,19 @@ use crate::refusals::{NOT_TLS, begins_tls};
 
 /// A round collects input from connections until it has this many bytes.
 const COLLECT_BYTES: usize = 64 << 10;
-/// No turn is continued once a wake-up has taken this long.
+/// No turn is continued once a wake-up has taken this long, or a fraction of it while others have something to do.
 const TURN_US: u64 = 1000;
 /// Output of a turn after which others get theirs.
 const TURN_BYTES: usize = 128 << 10;
-/// A connection is busy after a turn of so many requests, or so many bytes of answers.
+/// A connection is busy after a turn of so many requests, so many bytes of answers, or so much time for slow requests.
 const BUSY_REQUESTS: usize = 16;
 const BUSY_BYTES: usize = 32 << 10;
-/// While others are ready, a turn is limited to this fraction of its normal length.
+const BUSY_TURN_US: u64 = 30;
+/// A batch with slow requests has fewer of them once one has taken longer, and more again after one that was this much
+/// shorter.
+const SLOW_BATCH_US: u64 = 300;
+const SLOW_BATCH_FRACTION: u64 = 4;
+/// While others have something to do, a turn is limited to this fraction of its normal length.
 const CROWDED_FRACTION: usize = 4;
 /// Minimum room to read a connection into, besides its leftover input.
 const READ_LEAST: usize = 64 << 10;
@@ -50,6 +55,8 @@ struct Turn<'a> {
     /// Requests of this turn in all its batches, and the bytes of their answers.
     done: usize,
     answered: usize,
+    /// How long its batches with slow requests took.
+    slow_us: u64,
 }
 
 impl Worker {
@@ -62,7 +69,7 @@ impl Worker {
         let (mut space, mut collected) = (buffer, 0);
         let mut carried: Option<Turn<'_>> = None;
         loop {
-            let mut batch = Batch::new();
+            let mut batch = Batch::with_slow(self.slow_most);
             let mut turns = ArrayVec::<Turn<'_>, BATCH_REQUESTS>::new();
             if let Some(turn) = carried.take() {
                 turns.push(self.parse(turn, &mut batch));
@@ -75,7 +82,16 @@ impl Worker {
                 let Some(used) = self.receive(id, space, collected == 0) else { continue };
                 let (input, left) = std::mem::take(&mut space).split_at_mut(used);
                 (space, collected) = (left, collected + used);
-                let turn = Turn { id, input, consumed: 0, more: true, requests: 0..0, done: 0, answered: 0 };
+                let turn = Turn {
+                    id,
+                    input,
+                    consumed: 0,
+                    more: true,
+                    requests: 0..0,
+                    done: 0,
+                    answered: 0,
+                    slow_us: 0,
+                };
                 turns.push(self.parse(turn, &mut batch));
             }
             carried = if self.recorder.is_on() {
@@ -248,7 +264,7 @@ impl Worker {
             let most = match connection.backlog.is_some() {
                 true => 1,
                 false if self.allowance < ALLOWANCE_SCARCE => SCARCE_REQUESTS,
-                false => BATCH_REQUESTS,
+                false => connection.together(),
             };
             let most = most.min(self.limits.turn_requests.saturating_sub(turn.done));
             let input = turn.input.get(turn.consumed..).unwrap_or_default();
@@ -287,6 +303,8 @@ impl Worker {
     ) -> Option<Turn<'a>> {
         batch.prefetch_index(|id| bucket_of(&self.connections, id));
         let last = turns.len().saturating_sub(1);
+        let began_us = batch.is_slow().then(|| self.cx.fresh_us());
+        let mut turn_began_us = began_us;
         for (index, mut turn) in turns.drain(..).enumerate() {
             let mut unsent = self.out.len();
             for request in turn.requests.clone() {
@@ -313,6 +331,15 @@ impl Worker {
             }
             turn.answered += self.out.len() - unsent;
             self.produce(turn.id);
+            if let Some(began_us) = &mut turn_began_us {
+                let now_us = self.cx.fresh_us();
+                turn.slow_us += now_us - std::mem::replace(began_us, now_us);
+            }
+            if index == last
+                && let (Some(began_us), Some(now_us)) = (began_us, turn_began_us)
+            {
+                self.note_slow_batch(now_us - began_us);
+            }
             if index == last && self.may_go_on(&turn) {
                 return Some(turn);
             }
@@ -320,6 +347,15 @@ impl Worker {
             self.end_turn(&turn);
         }
         None
+    }
+
+    /// Adapts the number of slow requests in a batch to the time that this one took.
+    fn note_slow_batch(&mut self, took_us: u64) {
+        if took_us > SLOW_BATCH_US {
+            self.slow_most = (self.slow_most / 2).max(1);
+        } else if took_us < SLOW_BATCH_US / SLOW_BATCH_FRACTION {
+            self.slow_most = (self.slow_most * 2).min(SLOW_REQUESTS);
+        }
     }
 
     /// Appends the messages of a connection that follows, once its answers are out of the way.
@@ -342,12 +378,13 @@ impl Worker {
     /// Returns true if a turn continues in the next batch rather than after the other connections.
     fn may_go_on(&self, turn: &Turn<'_>) -> bool {
         let Some(Some(connection)) = self.connections.get(turn.id as usize) else { return false };
-        let parts = if self.has_ready() { CROWDED_FRACTION } else { 1 };
+        let is_alone = !self.has_ready() && self.later.is_empty();
+        let parts = if is_alone { 1 } else { CROWDED_FRACTION };
         turn.more
             && turn.done < (self.limits.turn_requests / parts).max(1)
             && turn.answered < TURN_BYTES.min(self.allowance) / parts
             && turn.consumed < turn.input.len()
-            && self.cx.fresh_us() < self.cx.now.mono_us + TURN_US
+            && self.cx.fresh_us() < self.cx.now.mono_us + TURN_US / parts as u64
             && !self.shared.stopping.load(Relaxed)
             && connection.backlog.is_none()
             // Asking for a stream takes far longer than an ordinary request, and who follows asks for a thousand.
@@ -361,8 +398,10 @@ impl Worker {
         let Some(Some(connection)) = self.connections.get_mut(turn.id as usize) else { return };
         if turn.done > 0 {
             connection.note_finished();
+            connection.note_answered(turn.done, turn.answered);
         }
-        connection.is_busy = turn.done >= BUSY_REQUESTS || turn.answered >= BUSY_BYTES;
+        connection.is_busy =
+            turn.done >= BUSY_REQUESTS || turn.answered >= BUSY_BYTES || turn.slow_us >= BUSY_TURN_US;
         let left = turn.input.get(turn.consumed..).unwrap_or_default();
         if left.is_empty() {
             connection.rest = Vec::new();

@@ -337,6 +337,11 @@ impl Client {
         }
     }
 
+    /// Splits bytes into requests, which are not executed.
+    pub fn parse<'a>(&mut self, bytes: &'a [u8], batch: &mut Batch<'a>) {
+        self.session.parse(bytes, 0, usize::MAX, &mut self.cx, batch);
+    }
+
     pub fn is_closed(&self) -> bool {
         self.session.peer.close
     }

@@ -482,6 +482,10 @@ impl Manifest {
         self.forgotten_uid
     }
 
+    fn has_changes(&self) -> bool {
+        self.forgotten_uid > 0 || !self.drops.is_empty() || !self.events_after(0).is_empty()
+    }
+
     /// Returns what has changed since the manifest of a uid, in order. Only the last change of a manifest has its uid:
     /// before it not all of them are told.
     pub(crate) fn events_after(&self, uid: u64) -> Vec<SystemEvent> {
@@ -573,6 +577,8 @@ pub struct Collections {
     /// Held while the manifest changes.
     changing: Ranked<(), { rank::MANIFEST_CHANGE }>,
     uid: std::sync::atomic::AtomicU64,
+    /// Set if there has been any change that streams are told of.
+    has_changes: AtomicBool,
     known: Known,
     /// Documents of all named collections, also of those that are gone.
     in_named: AtomicI64,
@@ -589,6 +595,7 @@ impl Collections {
             manifest: Ranked::new(Arc::default()),
             changing: Ranked::new(()),
             uid: 0.into(),
+            has_changes: AtomicBool::new(false),
             known: Known::default(),
             in_named: AtomicI64::new(0),
             max_ttl_s: AtomicU32::new(0),
@@ -607,6 +614,11 @@ impl Collections {
     #[inline]
     pub fn uid(&self) -> u64 {
         self.uid.load(SeqCst)
+    }
+
+    /// Returns true if there has been any change that streams are told of.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.has_changes.load(SeqCst)
     }
 
     /// Makes the manifest that of the active of a term, unless it is already. It is not written: the next change is,
@@ -677,6 +689,7 @@ impl Collections {
         let mut manifest = self.manifest.lock();
         // ORDERING: before its collections are there: whoever sees one of them knows of this manifest, and waits for
         // it.
+        self.has_changes.store(new.has_changes(), SeqCst);
         self.uid.store(new.uid, SeqCst);
         for (_, collection) in manifest.collections().filter(|(_, one)| new.of_id(one.id).is_none()) {
             if let Some(entry) = self.known.get(collection.id) {

@@ -17,6 +17,8 @@ use transport::Stream;
 const SINK_TURN_BYTES: usize = 256 << 10;
 /// Answers that a connection's requests have together, if they are as long as its last ones.
 const TOGETHER_BYTES: usize = 128 << 10;
+/// How many requests of a new connection are executed together.
+const FIRST_TOGETHER: u8 = 16;
 /// The time limit of an unfinished request restarts after this many more bytes of it.
 const PROGRESS_BYTES: usize = 16 << 10;
 /// Upper bound of that time limit before the login.
@@ -87,7 +89,7 @@ impl Connection {
             has_begun: false,
             queued: false,
             is_busy: false,
-            together: BATCH_REQUESTS as u8,
+            together: FIRST_TOGETHER,
             unparsed: false,
         }
     }

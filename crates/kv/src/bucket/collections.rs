@@ -97,8 +97,7 @@ impl Bucket {
     /// Assigns the seqnos that changes of scopes and collections still lack in a vBucket. Without this call they get
     /// them before the next document of a named collection; a client that streams up to the last seqno would miss them.
     pub fn tell_collections(&self, cx: &mut ThreadContext, vb: VbId) {
-        let is_told = self.collections().uid() == 0;
-        if is_told || self.inactive.has(vb) || self.closed(vb).is_some() {
+        if !self.collections().has_changes() || self.inactive.has(vb) || self.closed(vb).is_some() {
             return;
         }
         self.lock(cx, vb).tell_changes();

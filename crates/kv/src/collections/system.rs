@@ -103,9 +103,13 @@ mod tests {
     fn nothing_is_told_of_it() {
         let collections = of_new_bucket();
         assert_eq!((collections.uid(), collections.manifest().events_after(0)), (1, vec![]));
+        assert!(!collections.has_changes());
         collections.change(|m| m.add_scope("s"), |_| Ok(())).unwrap();
+        assert!(collections.has_changes());
         let events = collections.manifest().events_after(0);
         assert_eq!(events.iter().map(|event| (event.uid, event.scope)).collect::<Vec<_>>(), [(2, 9)]);
+        collections.change(|m| m.remove_scope("s"), |_| Ok(())).unwrap();
+        assert!(collections.has_changes(), "streams that know the scope are told of its end");
     }
 
     #[test]

@@ -143,6 +143,8 @@ pub struct BucketRequest {
 pub struct BucketChange {
     /// Its budget.
     pub memory_bytes: Option<u64>,
+    /// The budget may come out of the shares of other buckets.
+    pub may_take_shares: bool,
     /// Settings that can change at run time, each with its new, validated value.
     pub settings: Vec<(&'static BucketSetting, SettingValue<'static>)>,
 }

@@ -1,0 +1,63 @@
+"""What all share, and how much of it one user may take: memory of buckets, collections, change streams."""
+
+import json
+import struct
+
+import pytest
+
+from tests import servers
+from tests.dcp import FOREVER, STREAM_REQ, Dcp
+from tests.frames import SUCCESS, TEMPORARY_FAILURE, request
+from tests.wire.test_roles import ADMINISTRATOR, PASSWORD, POOL, USERS, Client
+
+BUCKETS = ("orders,ephemeral,32MiB", "shared,ephemeral,auto")
+MEMORY_MIB, VBUCKETS = 64, 1024
+# Clients may hold a sixteenth of the node's memory; a stream takes 480 bytes.
+STREAMS = (MEMORY_MIB << 20) // 16 // 480
+# Requests of a connection that are executed together.
+BATCH = 64
+ROLES = {"eve": "bucket_admin[orders],data_dcp_reader[orders]", "ann": "data_dcp_reader[orders]", "sam": "bucket_admin[shared]", "tom": "scope_admin[orders:mine]"}
+
+
+@pytest.fixture
+def node(tmp_path):
+    path = tmp_path / "password"
+    path.write_text(PASSWORD + "\n")
+    path.chmod(0o600)
+    options = ("--user", ADMINISTRATOR, "--password-file", str(path))
+    with servers.Dormouse(*options, buckets=BUCKETS, memory=f"{MEMORY_MIB}MiB", ports={"memcached": "none"}) as server:
+        with Client(server) as root:
+            root.done("POST", f"{POOL}/buckets/orders/scopes", {"name": "mine"})
+            for name, roles in ROLES.items():
+                root.done("PUT", f"{USERS}/{name}", {"password": PASSWORD, "roles": roles})
+        yield server
+        assert server.alive(), server.log()
+
+
+def quota(client, bucket, mebibytes):
+    """Sets it; returns the error, if there is one."""
+    status, body = client.ask("POST", f"{POOL}/buckets/{bucket}", {"ramQuota": mebibytes})
+    assert status == (400 if body else 200), (status, body)
+    return body and json.loads(body)["errors"]["ramQuota"]
+
+
+def quotas(client):
+    status, body = client.ask("GET", f"{POOL}/buckets")
+    assert status == 200
+    return {bucket["name"]: bucket["quota"]["ram"] >> 20 for bucket in json.loads(body)}
+
+
+def test_a_bucket_gets_no_memory_out_of_the_shares_of_others(node):
+    with Client(node) as root, Client(node, "eve") as eve, Client(node, "sam") as sam:
+        assert quotas(root) == {"orders": 32, "shared": 32}
+        assert "at most 32 MiB are left for this bucket without taking memory from others" in quota(eve, "orders", 33)
+        assert quotas(root) == {"orders": 32, "shared": 32}
+        assert not quota(eve, "orders", 24)
+        assert quota(eve, "orders", 32), "what it has given back is the other one's"
+        assert quotas(root) == {"orders": 24, "shared": 40}
+        assert not quota(root, "orders", 32)
+        # Of its own share a bucket may have all, and of what no bucket has.
+        assert not quota(sam, "shared", 30)
+        assert not quota(eve, "orders", 34)
+        assert "at most 30 MiB are left for this bucket" in quota(sam, "shared", 31)
+        assert quotas(root) == {"orders": 34, "shared": 30}

@@ -61,3 +61,16 @@ def test_a_bucket_gets_no_memory_out_of_the_shares_of_others(node):
         assert not quota(eve, "orders", 34)
         assert "at most 30 MiB are left for this bucket" in quota(sam, "shared", 31)
         assert quotas(root) == {"orders": 34, "shared": 30}
+
+
+def test_a_scope_leaves_room_for_the_collections_of_others(node):
+    with Client(node) as root, Client(node, "tom") as tom:
+        path = f"{POOL}/buckets/orders/scopes"
+        wanted = [{"name": "mine", "collections": [{"name": f"c{number}"} for number in range(599)]}, {"name": "theirs", "collections": []}]
+        status, body = root.ask("PUT", path, json.dumps({"scopes": wanted}), "application/json")
+        assert status == 200, body
+        assert tom.ask("POST", f"{path}/mine/collections", {"name": "last"})[0] == 200
+        status, body = tom.ask("POST", f"{path}/mine/collections", {"name": "more"})
+        assert status == 400 and "Maximum number of collections has been reached" in body, body
+        for scope in ("theirs", "mine"):
+            assert root.ask("POST", f"{path}/{scope}/collections", {"name": "more"})[0] == 200

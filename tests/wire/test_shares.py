@@ -74,3 +74,27 @@ def test_a_scope_leaves_room_for_the_collections_of_others(node):
         assert status == 400 and "Maximum number of collections has been reached" in body, body
         for scope in ("theirs", "mine"):
             assert root.ask("POST", f"{path}/{scope}/collections", {"name": "more"})[0] == 200
+
+
+def test_one_users_streams_leave_room_for_those_of_others(node):
+    def begin(user):
+        """A connection, and how many streams it has before one is refused."""
+        one = Dcp(node.kv, "orders", user=user, password=PASSWORD, timeout_s=60)
+        extras = struct.pack(">IIQQQQQ", 0, 0, 0, FOREVER, 0, 0, 0)
+        one.send(b"".join(request(STREAM_REQ, extras=extras, vbucket=vb, opaque=vb) for vb in range(VBUCKETS)))
+        statuses = [one.response().status for _ in range(VBUCKETS)]
+        assert set(statuses) <= {SUCCESS, TEMPORARY_FAILURE}
+        return one, statuses.count(SUCCESS)
+
+    eves = [begin("eve") for _ in range(STREAMS // VBUCKETS + 1)]
+    # What a batch of requests takes is counted after it.
+    assert STREAMS // 3 < sum(count for _, count in eves) <= STREAMS // 2 + BATCH
+    assert eves[-1][1] == 0
+    ann, count = begin("ann")
+    assert count == VBUCKETS
+    for one, _ in eves:
+        one.close()
+    again, count = begin("eve")
+    assert count == VBUCKETS
+    ann.close()
+    again.close()

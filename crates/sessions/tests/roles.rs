@@ -438,6 +438,21 @@ fn a_scan_ends_with_the_right_to_read() {
 }
 
 #[test]
+fn one_users_scans_leave_room_for_those_of_others() {
+    let mut admin = administrator();
+    keep(&admin, "eve", "data_reader[*]");
+    let mut eve = admin.beside(1);
+    assert_eq!(enter(&mut eve, "eve"), 0);
+    let vbucket = (crc32fast::hash(b"k") >> 16) as u16 & 0x3ff;
+    let scan = "{\"collection\":\"a\",\"range\":{\"start\":\"AA==\",\"end\":\"/w==\"}}";
+    let create = |client: &mut Client| client.ask(frame(0xda).vbucket(vbucket).value(scan.as_bytes())).status;
+    let fill = |client: &mut Client| (0..5000).take_while(|_| create(client) == 0).count();
+    assert_eq!(fill(&mut eve), 2048);
+    assert_eq!(create(&mut eve), 0x85, "EBUSY");
+    assert_eq!(fill(&mut admin), 1024);
+}
+
+#[test]
 fn memcached_ports_are_for_users_who_may_do_what_the_protocols_can() {
     let client = Client::memcached_with_login();
     for (name, roles, may) in [

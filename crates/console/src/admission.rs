@@ -347,7 +347,7 @@ pub async fn track(
     if has_body && connection.with(|state| state.has_received) == Some(false) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    if connection.with(|state| state.phase) == Some(Phase::Streaming) {
+    if connection.connections.table().is_stream(connection.id) {
         return response;
     }
     let (parts, body) = response.into_parts();
@@ -429,17 +429,9 @@ fn cut_off() -> io::Error {
 
 impl Admitted {
     /// Calls `f` with the table's state and notes the task to wake; an error if the connection is cut off.
-    fn look<R>(&self, cx: &Context<'_>, f: impl FnOnce(&mut State) -> R) -> io::Result<R> {
-        let looked = self.connection.with(|state| {
-            if state.is_cut {
-                return Err(cut_off());
-            }
-            if !state.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
-                state.task = Some(cx.waker().clone());
-            }
-            Ok(f(state))
-        });
-        looked.unwrap_or_else(|| Err(cut_off()))
+    fn look<R>(&self, cx: &Context<'_>, f: impl FnOnce(&State) -> R) -> io::Result<R> {
+        let mut table = self.connection.connections.table();
+        table.look(self.connection.id, cx.waker()).map(f).ok_or_else(cut_off)
     }
 
     /// Reads a head of bounded size.

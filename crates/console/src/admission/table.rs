@@ -52,8 +52,8 @@ pub struct State {
     pub is_reserve: bool,
     pub unsent_bytes: usize,
     /// Cut off: no longer counted, and closed as soon as its task runs.
-    pub is_cut: bool,
-    pub task: Option<Waker>,
+    is_cut: bool,
+    task: Option<Waker>,
     /// The number of plain connections of its party.
     of_party: Arc<AtomicUsize>,
 }
@@ -170,6 +170,19 @@ impl Table {
             _ => {}
         }
         Some(result)
+    }
+
+    /// Returns the state of a connection, whose task will be woken when it is cut off; `None` if it is already.
+    pub fn look(&mut self, id: u64, task: &Waker) -> Option<&State> {
+        let state = self.states.get_mut(&id).filter(|state| !state.is_cut)?;
+        if !state.task.as_ref().is_some_and(|known| known.will_wake(task)) {
+            state.task = Some(task.clone());
+        }
+        Some(state)
+    }
+
+    pub fn is_stream(&self, id: u64) -> bool {
+        self.states.get(&id).is_some_and(|state| state.phase == Phase::Streaming)
     }
 
     /// Notes who has logged in on a connection.

@@ -14,6 +14,7 @@
 //!   its client: of the user with the most connections, if that has more than [`SHARE`]; else one without a login, of
 //!   the address with the most of these; else one of the user with the most. Of several, the longest waiting. So a
 //!   client that sends a request at once is served, whatever others hold open.
+//! * While the thread is busy ([`Turns`]), a new connection that its client has closed already is not served.
 //! * If none of them waits, the new connection is in the reserve, of [`RESERVE`] connections. It gets an answer to
 //!   `/health`, and to all else that there are too many.
 //! * Streams of maps and events are counted separately, up to [`STREAMS_MAX`]; a logged-in client displaces one that
@@ -26,31 +27,33 @@
 //!
 //! Timers exist only while a connection waits for its client.
 
+mod table;
+
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::connect_info::Connected;
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::{ConnectInfo, Request, State as Served};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::serve::IncomingStream;
 use kv::Node;
 use kv::client_memory::Holder;
-use kv::users::attempts::next_connection;
-use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, Sleep};
 use transport::{Handshakes, Listener, ServerTls, Stream};
 
-use crate::socket::{Socket, Watched};
+use crate::socket::{Socket, Watched, is_closed_by_peer};
+use crate::turns::Turns;
 use crate::work::Party;
+use table::{Phase, State, Table};
 
 /// Maximum number of open HTTP connections, not counting streams.
 const CONNECTIONS_MAX: usize = 512;
@@ -109,108 +112,10 @@ pub enum Serves {
 /// A connection whose handshake is complete, its peer's address, and what its port is for.
 type Shaken = (Stream, SocketAddr, Serves);
 
-/// The phase of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// Before the first byte of a request.
-    Idle,
-    /// Within the head of a request.
-    Head,
-    /// A request's body is awaited.
-    Body,
-    /// A request is being answered.
-    Handling,
-    /// The answer is being sent.
-    Answering,
-    /// Maps or events are sent as they come.
-    Streaming,
-}
-
-struct State {
-    address: IpAddr,
-    phase: Phase,
-    since: Instant,
-    /// Bytes received in this phase: of a head, or of several heads that arrived together.
-    head_bytes: usize,
-    /// Bytes received of the body, while its request is being answered.
-    body_bytes: usize,
-    has_asked: bool,
-    /// The body of the request was awaited.
-    has_received: bool,
-    /// Who has logged in.
-    user: Option<Arc<str>>,
-    /// In the reserve, for `/health`.
-    is_reserve: bool,
-    unsent_bytes: usize,
-    /// Cut off: no longer counted, and closed as soon as its task runs.
-    is_cut: bool,
-    task: Option<Waker>,
-}
-
-impl State {
-    fn new(address: IpAddr) -> Self {
-        Self {
-            address,
-            phase: Phase::Idle,
-            since: Instant::now(),
-            head_bytes: 0,
-            body_bytes: 0,
-            has_asked: false,
-            has_received: false,
-            user: None,
-            is_reserve: false,
-            unsent_bytes: 0,
-            is_cut: false,
-            task: None,
-        }
-    }
-
-    fn enter(&mut self, phase: Phase) {
-        self.phase = phase;
-        self.since = Instant::now();
-        self.head_bytes = 0;
-        self.body_bytes = 0;
-    }
-
-    fn waits_for_client(&self) -> bool {
-        !matches!(self.phase, Phase::Handling | Phase::Streaming)
-    }
-
-    fn party(&self) -> Party {
-        self.user.clone().map_or(Party::Address(self.address), Party::User)
-    }
-
-    /// Upper bound of the memory it holds.
-    fn held_bytes(&self) -> usize {
-        CONNECTION_BYTES + self.body_bytes + self.unsent_bytes
-    }
-
-    fn cut(&mut self) {
-        self.is_cut = true;
-        if let Some(task) = self.task.take() {
-            task.wake();
-        }
-    }
-
-    /// The time by which input must arrive; `None` while none is expected.
-    fn deadline(&self) -> Option<Instant> {
-        match self.phase {
-            Phase::Idle if self.has_asked => Some(self.since + IDLE_TIME),
-            Phase::Idle | Phase::Head => Some(self.since + HEAD_TIME),
-            Phase::Body | Phase::Handling | Phase::Answering | Phase::Streaming => None,
-        }
-    }
-}
-
 /// All open connections.
 struct Connections {
     table: Mutex<Table>,
     node: Arc<Node>,
-}
-
-#[derive(Default)]
-struct Table {
-    states: HashMap<u64, State>,
 }
 
 impl Connections {
@@ -219,104 +124,16 @@ impl Connections {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports to the node what all connections hold now. Those that are cut off count until their tasks have run.
-    fn report(&self, table: &Table) {
-        let held: usize = table.states.values().map(State::held_bytes).sum();
-        self.node.set_client_memory(Holder::Http, held as u64);
-    }
-}
-
-impl Table {
-    fn live(&self) -> impl Iterator<Item = (u64, &State)> {
-        self.states.iter().filter(|(_, state)| !state.is_cut).map(|(id, state)| (*id, state))
-    }
-
-    fn streams(&self) -> impl Iterator<Item = (u64, &State)> {
-        self.live().filter(|(_, state)| state.phase == Phase::Streaming)
-    }
-
-    /// Connections that are neither streams nor in the reserve.
-    fn plain(&self) -> impl Iterator<Item = (u64, &State)> {
-        self.live().filter(|(_, state)| state.phase != Phase::Streaming && !state.is_reserve)
-    }
-
-    fn cut(&mut self, id: u64) {
-        if let Some(state) = self.states.get_mut(&id) {
-            state.cut();
+    /// Changes the table, and reports to the node if connections hold another amount of memory then.
+    fn change<R>(&self, f: impl FnOnce(&mut Table) -> R) -> R {
+        let mut table = self.table();
+        let before = table.held_bytes();
+        let result = f(&mut table);
+        if table.held_bytes() != before {
+            self.node.set_client_memory(Holder::Http, table.held_bytes() as u64);
         }
+        result
     }
-
-    /// Cuts off one connection, if any is eligible.
-    fn make_room(&mut self) -> bool {
-        let counts = counted(self.plain().map(|(_, state)| (state.party(), 1)));
-        let victim = |is_eligible: &dyn Fn(&State, usize) -> bool| {
-            let eligible = self.plain().filter_map(|(id, state)| {
-                let count = counts.get(&state.party()).copied().unwrap_or_default();
-                is_eligible(state, count).then_some((id, state, count))
-            });
-            let worst = eligible
-                .max_by_key(|(_, state, count)| (state.waits_for_client(), *count, state.since.elapsed()));
-            worst.map(|(id, ..)| id)
-        };
-        let victim =
-            victim(&|state, count| state.user.is_some() && count > SHARE && state.waits_for_client())
-                .or_else(|| victim(&|state, _| state.user.is_none()))
-                .or_else(|| victim(&|state, _| state.waits_for_client()));
-        victim.is_some_and(|id| {
-            self.cut(id);
-            true
-        })
-    }
-
-    /// Cuts off the longest waiting connection of the reserve if that is full.
-    fn make_room_in_reserve(&mut self) {
-        let reserve = || self.live().filter(|(_, state)| state.is_reserve);
-        if reserve().count() >= RESERVE {
-            let oldest = reserve().max_by_key(|(_, state)| (state.waits_for_client(), state.since.elapsed()));
-            oldest.map(|(id, _)| id).into_iter().for_each(|id| self.cut(id));
-        }
-    }
-
-    /// Makes room for a stream of this connection: a client with a login displaces one without, and one of a user with
-    /// more of them. Returns false if there is none.
-    fn make_room_for_stream(&mut self, id: u64) -> bool {
-        if self.streams().count() < STREAMS_MAX {
-            return true;
-        }
-        let Some(user) = self.states.get(&id).and_then(|state| state.user.clone()) else { return false };
-        let counts = counted(self.streams().map(|(_, state)| (state.party(), 1)));
-        let own = counts.get(&Party::User(user)).copied().unwrap_or_default();
-        let displaced = self.streams().filter_map(|(id, state)| {
-            let count = counts.get(&state.party()).copied().unwrap_or_default();
-            (state.user.is_none() || count > own + 1).then_some((id, state, count))
-        });
-        let victim =
-            displaced.max_by_key(|(_, state, count)| (state.user.is_none(), *count, state.since.elapsed()));
-        victim.map(|(id, ..)| id).is_some_and(|id| {
-            self.cut(id);
-            true
-        })
-    }
-
-    fn bound_unsent(&mut self) {
-        while self.live().map(|(_, state)| state.unsent_bytes).sum::<usize>() > UNSENT_BYTES_MAX {
-            let of_party = counted(self.live().map(|(_, state)| (state.party(), state.unsent_bytes)));
-            let worst = self.live().filter(|(_, state)| state.unsent_bytes > 0).max_by_key(|(_, state)| {
-                let bytes = of_party.get(&state.party()).copied().unwrap_or_default();
-                (state.user.is_none(), bytes, state.unsent_bytes)
-            });
-            let Some((id, _)) = worst else { return };
-            self.cut(id);
-        }
-    }
-}
-
-/// The sums of each party.
-fn counted(parts: impl Iterator<Item = (Party, usize)>) -> HashMap<Party, usize> {
-    parts.fold(HashMap::new(), |mut sums, (party, count)| {
-        *sums.entry(party).or_default() += count;
-        sums
-    })
 }
 
 /// Listeners that accept every connection and bound their number.
@@ -326,6 +143,7 @@ pub struct Admission {
     /// Delivers TLS connections whose handshakes are complete.
     shaken: (UnboundedSender<Shaken>, UnboundedReceiver<Shaken>),
     connections: Arc<Connections>,
+    turns: Arc<Turns>,
 }
 
 impl Admission {
@@ -334,6 +152,7 @@ impl Admission {
         listeners: Vec<Port>,
         handshakes: Option<Arc<Handshakes>>,
         node: Arc<Node>,
+        turns: Arc<Turns>,
     ) -> io::Result<Self> {
         let watched = listeners
             .into_iter()
@@ -344,14 +163,20 @@ impl Admission {
             handshakes,
             shaken: unbounded_channel(),
             connections,
+            turns,
         })
     }
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, SocketAddr, Serves)>> {
+        // Another is the first each time.
+        self.listeners.rotate_left(1);
         for (listener, tls, serves) in &self.listeners {
             let serves = *serves;
             while let Poll::Ready(accepted) = listener.poll_accept(cx) {
                 let (stream, address) = accepted?;
+                if self.turns.note_connection() && is_closed_by_peer(&stream) {
+                    continue;
+                }
                 let address = address.unwrap_or(ON_THIS_MACHINE);
                 let (Some(tls), Some(handshakes)) = (tls, &self.handshakes) else {
                     return Poll::Ready(Socket::new(stream).map(|socket| (socket, address, serves)));
@@ -376,15 +201,13 @@ impl Admission {
 
     /// Admits a connection from `address`.
     fn admit(&self, address: IpAddr) -> Connection {
-        let mut table = self.connections.table();
-        let mut state = State::new(address);
-        if table.plain().count() >= CONNECTIONS_MAX && !table.make_room() {
-            table.make_room_in_reserve();
-            state.is_reserve = true;
-        }
-        let id = next_connection();
-        table.states.insert(id, state);
-        self.connections.report(&table);
+        let id = self.connections.change(|table| {
+            let is_reserve = !table.has_room();
+            if is_reserve {
+                table.make_room_in_reserve();
+            }
+            table.insert(address, is_reserve)
+        });
         Connection { id, connections: Arc::clone(&self.connections) }
     }
 }
@@ -425,14 +248,7 @@ pub struct Connection {
 
 impl Connection {
     fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> Option<R> {
-        let mut table = self.connections.table();
-        let state = table.states.get_mut(&self.id)?;
-        let before = state.held_bytes();
-        let result = f(state);
-        if state.held_bytes() != before {
-            self.connections.report(&table);
-        }
-        Some(result)
+        self.connections.change(|table| table.change(self.id, f))
     }
 
     /// Its number among all connections that may log in.
@@ -442,20 +258,18 @@ impl Connection {
 
     /// Notes that its client has logged in.
     pub fn set_user(&self, user: Arc<str>) {
-        self.with(|state| state.user = Some(user));
+        self.connections.change(|table| table.set_user(self.id, user));
     }
 
     /// Turns the request being answered into a stream; returns false if there are too many.
     pub fn begin_stream(&self) -> bool {
-        let mut table = self.connections.table();
-        if !table.make_room_for_stream(self.id) {
-            return false;
-        }
-        if let Some(state) = table.states.get_mut(&self.id) {
-            state.enter(Phase::Streaming);
-        }
-        self.connections.report(&table);
-        true
+        self.connections.change(|table| {
+            let has_room = table.make_room_for_stream(self.id);
+            if has_room {
+                table.change(self.id, |state| state.enter(Phase::Streaming));
+            }
+            has_room
+        })
     }
 
     /// Awaits a whole body; or the answer if it is too long or comes too slowly.
@@ -475,13 +289,10 @@ impl Connection {
 
     /// Wraps bytes so that they are counted until they are sent or the connection ends.
     pub fn charge<K: Send + 'static>(&self, bytes: Bytes, kept: K) -> Bytes {
-        let mut table = self.connections.table();
-        if let Some(state) = table.states.get_mut(&self.id) {
-            state.unsent_bytes += bytes.len();
-        }
-        table.bound_unsent();
-        self.connections.report(&table);
-        drop(table);
+        self.connections.change(|table| {
+            table.change(self.id, |state| state.unsent_bytes += bytes.len());
+            table.bound_unsent();
+        });
         Bytes::from_owner(Unsent { bytes, connection: self.clone(), _kept: kept })
     }
 }
@@ -511,16 +322,24 @@ impl<K> Drop for Unsent<K> {
 }
 
 /// Tracks the phase of each connection, around all handlers.
-pub async fn track(ConnectInfo(client): ConnectInfo<Client>, request: Request, next: Next) -> Response {
+pub async fn track(
+    Served(turns): Served<Arc<Turns>>,
+    ConnectInfo(client): ConnectInfo<Client>,
+    request: Request,
+    next: Next,
+) -> Response {
     let connection = client.connection;
-    let is_reserve = connection.with(|state| {
+    let asked = connection.with(|state| {
         state.has_asked = true;
         state.has_received = false;
         state.enter(Phase::Handling);
-        state.is_reserve
+        (state.party(), state.is_reserve)
     });
+    let (party, is_reserve) = asked.unwrap_or((Party::Address(client.address), false));
+    let is_health = request.uri().path().starts_with(HEALTH);
+    turns.begin(party, is_health).await;
     let has_body = !request.body().is_end_stream();
-    let mut response = match is_reserve.unwrap_or_default() && !request.uri().path().starts_with(HEALTH) {
+    let mut response = match is_reserve && !is_health {
         true => too_many(),
         false => next.run(request).await,
     };
@@ -528,7 +347,7 @@ pub async fn track(ConnectInfo(client): ConnectInfo<Client>, request: Request, n
     if has_body && connection.with(|state| state.has_received) == Some(false) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    if connection.with(|state| state.phase) == Some(Phase::Streaming) {
+    if connection.connections.table().is_stream(connection.id) {
         return response;
     }
     let (parts, body) = response.into_parts();
@@ -600,10 +419,7 @@ pub struct Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let connections = &self.connection.connections;
-        let mut table = connections.table();
-        table.states.remove(&self.connection.id);
-        connections.report(&table);
+        self.connection.connections.change(|table| table.remove(self.connection.id));
     }
 }
 
@@ -613,17 +429,9 @@ fn cut_off() -> io::Error {
 
 impl Admitted {
     /// Calls `f` with the table's state and notes the task to wake; an error if the connection is cut off.
-    fn look<R>(&self, cx: &Context<'_>, f: impl FnOnce(&mut State) -> R) -> io::Result<R> {
-        let looked = self.connection.with(|state| {
-            if state.is_cut {
-                return Err(cut_off());
-            }
-            if !state.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
-                state.task = Some(cx.waker().clone());
-            }
-            Ok(f(state))
-        });
-        looked.unwrap_or_else(|| Err(cut_off()))
+    fn look<R>(&self, cx: &Context<'_>, f: impl FnOnce(&State) -> R) -> io::Result<R> {
+        let mut table = self.connection.connections.table();
+        table.look(self.connection.id, cx.waker()).map(f).ok_or_else(cut_off)
     }
 
     /// Reads a head of bounded size.
@@ -742,80 +550,27 @@ impl AsyncWrite for Admitted {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::serve::Listener as _;
+    use kv::{Limits, NodeSettings};
+    use std::net::TcpStream;
 
-    fn address(last: u8) -> IpAddr {
-        IpAddr::from([192, 0, 2, last])
-    }
-
-    fn add(table: &mut Table, count: usize, user: Option<&str>, phase: Phase) {
-        for _ in 0..count {
-            let mut state = State::new(address(1));
-            state.user = user.map(Arc::from);
-            state.enter(phase);
-            table.states.insert(next_connection(), state);
-        }
-    }
-
-    fn cut_of(table: &Table, user: Option<&str>) -> usize {
-        table.states.values().filter(|state| state.is_cut && state.user.as_deref() == user).count()
-    }
-
-    #[test]
-    fn a_user_with_most_connections_gives_way_first() {
-        let mut table = Table::default();
-        add(&mut table, 100, Some("eve"), Phase::Body);
-        add(&mut table, 70, Some("bob"), Phase::Idle);
-        add(&mut table, 10, Some("ann"), Phase::Idle);
-        add(&mut table, 20, None, Phase::Head);
-        let make_room = |table: &mut Table, count: usize| {
-            assert!((0..count).all(|_| table.make_room()));
-            ["eve", "bob", "ann"].map(|name| cut_of(table, Some(name)))
-        };
-        assert_eq!(make_room(&mut table, 30), [30, 0, 0]);
-        // Both have 70, and give way in turns down to their share; then those without a login.
-        assert_eq!(make_room(&mut table, 12), [36, 6, 0]);
-        assert_eq!(make_room(&mut table, 20), [36, 6, 0]);
-        assert_eq!(cut_of(&table, None), 20);
-        assert_eq!(make_room(&mut table, 2), [37, 7, 0]);
-    }
-
-    #[test]
-    fn those_that_are_served_stay() {
-        let mut table = Table::default();
-        add(&mut table, 500, Some("eve"), Phase::Handling);
-        add(&mut table, 12, Some("ann"), Phase::Handling);
-        add(&mut table, 1, Some("ann"), Phase::Answering);
-        add(&mut table, 9, Some("eve"), Phase::Streaming);
-        assert!(table.make_room());
-        assert_eq!(cut_of(&table, Some("ann")), 1);
-        assert!(!table.make_room());
-    }
-
-    #[test]
-    fn the_reserve_is_bounded_and_counted_apart() {
-        let mut table = Table::default();
-        add(&mut table, 512, Some("eve"), Phase::Handling);
-        for _ in 0..2 * RESERVE {
-            table.make_room_in_reserve();
-            let mut state = State::new(address(1));
-            state.is_reserve = true;
-            table.states.insert(next_connection(), state);
-        }
-        assert_eq!(table.live().filter(|(_, state)| state.is_reserve).count(), RESERVE);
-        assert_eq!(table.plain().count(), 512);
-    }
-
-    #[test]
-    fn who_has_most_unsent_is_cut_off() {
-        let mut table = Table::default();
-        add(&mut table, 100, Some("eve"), Phase::Answering);
-        add(&mut table, 1, Some("ann"), Phase::Answering);
-        for state in table.states.values_mut() {
-            let is_eve = state.user.as_deref() == Some("eve");
-            state.unsent_bytes = if is_eve { 400 << 10 } else { 1 << 20 };
-        }
-        table.bound_unsent();
-        assert_eq!(cut_of(&table, Some("ann")), 0);
-        assert_eq!(cut_of(&table, Some("eve")), 21);
+    #[tokio::test]
+    async fn a_busy_thread_passes_over_clients_that_have_gone() {
+        let listener = Listener::tcp(ON_THIS_MACHINE).unwrap();
+        let address = listener.tcp_address().unwrap();
+        let settings = NodeSettings { threads: 1, shutdown_command: false, version: "test".into(), seed: 7 };
+        let node = Node::new(settings, Limits::default());
+        let turns = Arc::<Turns>::default();
+        let port = Port { listener, tls: None, serves: Serves::Management };
+        let mut admission = Admission::new(vec![port], None, node, Arc::clone(&turns)).unwrap();
+        let connect = || TcpStream::connect(address).unwrap();
+        let gone = || drop(connect());
+        gone();
+        drop(admission.accept().await);
+        while !turns.note_connection() {}
+        (0..100).for_each(|_| gone());
+        let waiting = connect();
+        let (_, peer) = admission.accept().await;
+        assert_eq!(peer, waiting.local_addr().unwrap());
     }
 }

@@ -96,6 +96,7 @@ pub async fn create(
 pub async fn change(
     State(console): State<Console>,
     party: Party,
+    Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
     Form(fields): Form<Vec<(String, String)>>,
 ) -> Response {
@@ -104,6 +105,8 @@ pub async fn change(
         Ok(change) => change,
         Err(refusal) => return refused(refusal),
     };
+    let may_take_shares = identity.roles().on_node().contain(Rights::NODE);
+    let change = BucketChange { may_take_shares, ..change };
     let control = Arc::clone(&console.control);
     let change = move || control.change_bucket(&name, change);
     match console.change(&party, "dm:settings", change).await {

@@ -71,6 +71,7 @@ mod guard;
 mod health;
 mod hot_keys;
 mod keys;
+mod line;
 mod live;
 mod log;
 mod login;
@@ -89,6 +90,7 @@ mod services;
 mod socket;
 mod stored;
 mod stream;
+mod turns;
 mod users;
 mod vbuckets;
 mod work;
@@ -113,6 +115,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 use transport::Handshakes;
+use turns::Turns;
 use work::Lanes;
 
 pub use admission::{Port, Serves};
@@ -140,6 +143,8 @@ pub struct BucketRequest {
 pub struct BucketChange {
     /// Its budget.
     pub memory_bytes: Option<u64>,
+    /// The budget may come out of the shares of other buckets.
+    pub may_take_shares: bool,
     /// Settings that can change at run time, each with its new, validated value.
     pub settings: Vec<(&'static BucketSetting, SettingValue<'static>)>,
 }
@@ -258,6 +263,8 @@ pub(crate) struct Console {
     pub(crate) answers: Arc<Answers>,
     /// Whose turn it is with work that takes longer.
     pub(crate) lanes: Arc<Lanes>,
+    /// Whose request begins next.
+    pub(crate) turns: Arc<Turns>,
 }
 
 /// Serves until the returned handle's [`Handle::stop`], on a thread named `http`. It is the last of the threads that
@@ -289,11 +296,19 @@ pub fn serve(
         latency: Arc::default(),
         answers,
         lanes: Arc::default(),
+        turns: Arc::default(),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let turns = Arc::clone(&console.turns);
+    let runtime = runtime.enable_io().enable_time().on_thread_park(move || turns.note_idle()).build()?;
     let thread = std::thread::Builder::new().name("dm:http".into()).spawn(move || {
         runtime.block_on(async move {
-            let listener = admission::Admission::new(ports, handshakes, Arc::clone(&console.node))?;
+            let listener = admission::Admission::new(
+                ports,
+                handshakes,
+                Arc::clone(&console.node),
+                Arc::clone(&console.turns),
+            )?;
             let service = router(console).into_make_service_with_connect_info::<admission::Client>();
             tokio::select! {
                 served = axum::serve(listener, service) => served,
@@ -532,7 +547,7 @@ fn router(console: Console) -> Router {
         .layer(DefaultBodyLimit::max(admission::BODY_BYTES_MAX))
         .layer(axum::middleware::from_fn_with_state(console.clone(), services::divert))
         .layer(axum::middleware::from_fn_with_state(console.clone(), guard::check))
-        .layer(axum::middleware::from_fn(admission::track))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&console.turns), admission::track))
         .layer(axum::middleware::map_response(unstored))
         .with_state(console)
 }

@@ -18,6 +18,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kv::collections::{Manifest, ManifestError, Wanted};
+use kv::users::roles::Rights;
 use kv::{Bucket, Cookie, Outcome, VbId};
 use serde_json::{Value, json};
 
@@ -159,7 +160,8 @@ fn failed(error: &ManifestError) -> Response {
         | ManifestError::CollectionExists(..)
         | ManifestError::Default
         | ManifestError::System
-        | ManifestError::TooMany(_) => (StatusCode::BAD_REQUEST, "_"),
+        | ManifestError::TooMany(_)
+        | ManifestError::ScopeFull(_) => (StatusCode::BAD_REQUEST, "_"),
     };
     (status, Json(json!({ "errors": { field: error.to_string() } }))).into_response()
 }
@@ -231,6 +233,7 @@ pub async fn remove_scope(
 pub async fn add_collection(
     State(console): State<Console>,
     party: Party,
+    Extension(identity): Extension<Identity>,
     Path((bucket, scope)): Path<(String, String)>,
     Form(fields): Fields,
 ) -> Response {
@@ -243,7 +246,11 @@ pub async fn add_collection(
     };
     let Some(name) = settings.name else { return bad_field("name", "The value must be supplied".into()) };
     let (max_ttl_s, history) = (settings.max_ttl_s.unwrap_or(0), settings.history.unwrap_or(false));
+    let is_of_bucket = identity.roles().on(&[&bucket]).contain(Rights::COLLECTIONS);
     change(console, &party, &bucket, move |manifest| {
+        if !is_of_bucket {
+            manifest.check_part(&scope)?;
+        }
         manifest.add_collection(&scope, &name, max_ttl_s, history)
     })
     .await

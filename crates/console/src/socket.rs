@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use transport::{Listener, Stream};
@@ -39,6 +40,13 @@ impl Watched {
             }
         }
     }
+}
+
+/// Returns true if the peer has closed its side of a connection.
+pub fn is_closed_by_peer(stream: &Stream) -> bool {
+    let mut polled = [PollFd::new(stream, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok_and(|count| count > 0)
 }
 
 /// A connected socket.

@@ -8,12 +8,12 @@
 //! its own. A request whose client is gone is not executed, unless it has begun.
 
 use crate::admission::Client;
+use crate::line::Line;
 use crate::login::Identity;
 use crate::{Console, Refusal};
 use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
@@ -93,13 +93,7 @@ pub struct Lanes(Mutex<[Queue; Lane::COUNT]>);
 struct Queue {
     /// The parties whose work is being done, once for each piece of it.
     running: Vec<Party>,
-    /// The others, the next one first.
-    waiting: VecDeque<Waiting>,
-}
-
-struct Waiting {
-    party: Party,
-    requests: VecDeque<oneshot::Sender<Turn>>,
+    waiting: Line<Turn>,
 }
 
 /// The right to work in a lane, until it is dropped.
@@ -115,18 +109,18 @@ impl Lanes {
         let turn = {
             let mut queues = self.queues();
             let queue = &mut queues[lane as usize];
-            if queue.may_run(lane, party) {
+            if may_run(&queue.running, lane, party) {
                 queue.running.push(party.clone());
                 return Ok(self.made(lane, party.clone()));
             }
-            queues.iter_mut().for_each(Queue::forget_gone);
-            let waiting: usize = queues.iter().map(|queue| queue.waiting_of(party)).sum();
+            queues.iter_mut().for_each(|queue| queue.waiting.forget_gone());
+            let waiting: usize = queues.iter().map(|queue| queue.waiting.of(party)).sum();
             if waiting >= WAITING_MAX && *party != Party::Node {
                 return Err(Refusal::TooMany {
                     reason: format!("{WAITING_MAX} of your requests wait already. Try again later."),
                 });
             }
-            queues[lane as usize].wait(party)
+            queues[lane as usize].waiting.wait(party)
         };
         // Nobody drops the sender before the lanes.
         turn.await.map_err(|_| Refusal::NotNow { reason: "The node stops.".into() })
@@ -143,48 +137,19 @@ impl Lanes {
 }
 
 impl Queue {
-    fn may_run(&self, lane: Lane, party: &Party) -> bool {
-        let bounds = lane.bounds();
-        let of_party = self.running.iter().filter(|other| *other == party).count();
-        self.running.len() < bounds.in_all && of_party < bounds.of_a_party
-    }
-
-    fn waiting_of(&self, party: &Party) -> usize {
-        self.waiting.iter().filter(|waiting| waiting.party == *party).map(|one| one.requests.len()).sum()
-    }
-
-    fn wait(&mut self, party: &Party) -> oneshot::Receiver<Turn> {
-        let (sender, turn) = oneshot::channel();
-        match self.waiting.iter_mut().find(|waiting| waiting.party == *party) {
-            Some(waiting) => waiting.requests.push_back(sender),
-            None => {
-                self.waiting.push_back(Waiting { party: party.clone(), requests: VecDeque::from([sender]) });
-            }
-        }
-        turn
-    }
-
-    /// Forgets requests whose clients are gone.
-    fn forget_gone(&mut self) {
-        for waiting in &mut self.waiting {
-            waiting.requests.retain(|request| !request.is_closed());
-        }
-        self.waiting.retain(|waiting| !waiting.requests.is_empty());
-    }
-
     /// The next request whose turn it is. Its party goes to the end of the queue.
     fn next(&mut self, lane: Lane) -> Option<(Party, oneshot::Sender<Turn>)> {
-        self.forget_gone();
-        let at = self.waiting.iter().position(|waiting| self.may_run(lane, &waiting.party))?;
-        let mut waiting = self.waiting.remove(at)?;
-        let request = waiting.requests.pop_front()?;
-        let party = waiting.party.clone();
-        if !waiting.requests.is_empty() {
-            self.waiting.push_back(waiting);
-        }
+        let Self { running, waiting } = self;
+        let (party, request) = waiting.next(|party| may_run(running, lane, party))?;
         self.running.push(party.clone());
         Some((party, request))
     }
+}
+
+fn may_run(running: &[Party], lane: Lane, party: &Party) -> bool {
+    let bounds = lane.bounds();
+    let of_party = running.iter().filter(|other| *other == party).count();
+    running.len() < bounds.in_all && of_party < bounds.of_a_party
 }
 
 impl Drop for Turn {

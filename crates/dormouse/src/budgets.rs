@@ -41,6 +41,15 @@ impl Budgets {
         Ok(())
     }
 
+    /// The same for a size, without taking anything from the shares of others.
+    pub fn claim_spare(&mut self, name: &str, size: u64) -> Result<(), DoesNotFit> {
+        let takes_shares = self.sharing().any(|other| other != name);
+        match self.budget(name) {
+            Some(free_bytes) if takes_shares && size > free_bytes => Err(DoesNotFit { free_bytes }),
+            _ => self.claim(name, Some(size)),
+        }
+    }
+
     /// Changes the node's memory; an error has the least that all claims need.
     pub fn set_node_bytes(&mut self, node_bytes: u64) -> Result<(), u64> {
         let least =
@@ -123,6 +132,24 @@ mod tests {
             warning.starts_with("node.memory = 64MiB is more than the 32MiB of this machine"),
             "{warning}"
         );
+    }
+
+    #[test]
+    fn what_is_spare_is_in_no_share() {
+        let mut budgets = Budgets::new(128 * MIB);
+        budgets.claim("a", None).expect("fits");
+        budgets.claim("b", Some(40 * MIB)).expect("fits");
+        assert_eq!(budgets.claim_spare("b", 41 * MIB), Err(DoesNotFit { free_bytes: 40 * MIB }));
+        budgets.claim_spare("b", 28 * MIB).expect("less");
+        assert_eq!(budgets.claim_spare("b", 40 * MIB), Err(DoesNotFit { free_bytes: 28 * MIB }));
+        budgets.claim("c", None).expect("fits");
+        assert_eq!(budgets.claim_spare("c", 51 * MIB), Err(DoesNotFit { free_bytes: 50 * MIB }));
+        budgets.claim_spare("c", 50 * MIB).expect("its share");
+        assert_eq!(budgets.budget("a"), Some(50 * MIB));
+        // Its own share is nobody else's, and what no bucket has is spare.
+        budgets.claim_spare("a", 20 * MIB).expect("no other shares");
+        budgets.claim_spare("b", 58 * MIB).expect("no other shares");
+        assert_eq!(budgets.claim_spare("b", 59 * MIB), Err(DoesNotFit { free_bytes: 58 * MIB }));
     }
 
     #[test]

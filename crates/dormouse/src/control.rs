@@ -400,7 +400,10 @@ impl console::Control for Control {
         let size_before = budgets.size(name);
         if let Some(bytes) = change.memory_bytes {
             check_size(bytes)?;
-            budgets.claim(name, Some(bytes)).map_err(does_not_fit)?;
+            match change.may_take_shares {
+                true => budgets.claim(name, Some(bytes)).map_err(does_not_fit)?,
+                false => budgets.claim_spare(name, bytes).map_err(is_not_spare)?,
+            }
         }
         let mut settings = bucket.settings_in_force();
         for (setting, value) in &change.settings {
@@ -560,6 +563,15 @@ fn check_size(bytes: u64) -> Result<(), Refusal> {
 
 fn does_not_fit(DoesNotFit { free_bytes }: DoesNotFit) -> Refusal {
     let reason = format!("RAM quota: the node has at most {} MiB left for this bucket.", free_bytes >> 20);
+    Refusal::Invalid { field: "ramQuota", reason }
+}
+
+fn is_not_spare(DoesNotFit { free_bytes }: DoesNotFit) -> Refusal {
+    let reason = format!(
+        "RAM quota: at most {} MiB are left for this bucket without taking memory from others. A user who may manage the \
+         node can do that.",
+        free_bytes >> 20
+    );
     Refusal::Invalid { field: "ramQuota", reason }
 }
 

@@ -113,7 +113,7 @@ impl Reload<'_> {
         if settings.is_empty() {
             return Ok(());
         }
-        let change = BucketChange { memory_bytes: None, settings };
+        let change = BucketChange { settings, ..BucketChange::default() };
         match self.control.change_bucket(&section.name, change) {
             // A new section creates no bucket before the next start.
             Ok(()) | Err(Refusal::Missing) => Ok(()),

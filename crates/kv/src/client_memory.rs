@@ -13,11 +13,13 @@
 //! are given back at once. What else the shared arenas have, beyond what counts as the program, counts as that which no
 //! bucket is charged for: buffers of flushers and fetchers, the tables of journals, free pages.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::doorbell::Doorbell;
+use crate::lock_order::{Ranked, rank};
 
 /// Buffers may hold the node's memory divided by this, and at least [`SOFT_LEAST`], before peers that make no progress
 /// are cut off.
@@ -94,6 +96,8 @@ pub struct ClientMemory {
     /// The most that was held since free pages were last given back.
     peak: AtomicU64,
     cut_off: AtomicU64,
+    /// How many streams each user has.
+    streams: Ranked<HashMap<Arc<str>, Arc<AtomicUsize>>, { rank::STREAM_COUNTS }>,
 }
 
 impl ClientMemory {
@@ -188,6 +192,19 @@ impl ClientMemory {
     pub fn allowance(&self) -> usize {
         let left = self.soft_bytes().saturating_sub(self.buffer_bytes()) / ALLOWANCE_FRACTION;
         usize::try_from(left).unwrap_or(usize::MAX)
+    }
+
+    /// Returns true if a user whose streams hold `bytes` leaves as much to all other clients.
+    pub fn leaves_as_much(&self, bytes: usize) -> bool {
+        bytes as u64 <= self.soft_bytes().saturating_sub(self.buffer_bytes())
+    }
+
+    /// Returns the number of streams of a user, which whoever begins or ends one changes.
+    pub fn streams_of(&self, user: &Arc<str>) -> Arc<AtomicUsize> {
+        let mut streams = self.streams.lock();
+        // Of users without a connection there is no other reference.
+        streams.retain(|_, count| Arc::strong_count(count) > 1);
+        Arc::clone(streams.entry(Arc::clone(user)).or_default())
     }
 
     fn soft_bytes(&self) -> u64 {
@@ -320,5 +337,23 @@ mod tests {
             memory.pressure()
         };
         assert_eq!((at(4 << 20), at(1), at(4 << 20)), (Pressure::None, Pressure::Soft, Pressure::Hard));
+    }
+
+    #[test]
+    fn a_user_leaves_as_much_as_its_streams_hold() {
+        let (memory, doorbell) = (ClientMemory::default(), Doorbell::default());
+        memory.set_node_bytes(160 << 20);
+        assert!(memory.leaves_as_much(10 << 20) && !memory.leaves_as_much((10 << 20) + 1));
+        // Those of the first one fill half; of the rest another one has half.
+        memory.change(5 << 20, 0, &doorbell);
+        assert!(memory.leaves_as_much(5 << 20) && !memory.leaves_as_much((5 << 20) + 1));
+        let (ann, bob): (Arc<str>, Arc<str>) = ("ann".into(), "bob".into());
+        let of_ann = memory.streams_of(&ann);
+        of_ann.fetch_add(3, Relaxed);
+        assert_eq!([&ann, &bob].map(|user| memory.streams_of(user).load(Relaxed)), [3, 0]);
+        of_ann.fetch_sub(3, Relaxed);
+        drop(of_ann);
+        memory.streams_of(&bob);
+        assert_eq!(memory.streams.lock().len(), 1);
     }
 }

@@ -195,6 +195,12 @@ pub enum ManifestError {
     /// There are too many.
     #[error("Maximum number of {0} has been reached")]
     TooMany(&'static str),
+    /// The scope has its part of what a bucket may have.
+    #[error(
+        "Maximum number of collections has been reached for scope \"{0}\": as many are left to others. A user who may \
+         manage the collections of the bucket can add more"
+    )]
+    ScopeFull(String),
     /// The change could not be written to disk.
     #[error("the change could not be kept: {0}")]
     Unkept(String),
@@ -323,6 +329,18 @@ impl Manifest {
         Ok(())
     }
 
+    /// Refuses if another collection of a scope would leave fewer to the others than the scope has.
+    pub fn check_part(&self, scope: &str) -> Result<(), ManifestError> {
+        let own = self.scope(scope).map_or(0, |scope| scope.collections.len());
+        let left = COUNT_MAX.saturating_sub(self.own_collections());
+        if own < left { Ok(()) } else { Err(ManifestError::ScopeFull(scope.to_owned())) }
+    }
+
+    /// The number of collections besides the system's.
+    fn own_collections(&self) -> usize {
+        self.collections().filter(|(scope, _)| scope.name != SYSTEM).count()
+    }
+
     /// Adds a collection.
     pub fn add_collection(
         &mut self,
@@ -336,7 +354,7 @@ impl Manifest {
         }
         check_name(name)?;
         let max_ttl_s = check_ttl(max_ttl_s)?;
-        let count = self.collections().filter(|(scope, _)| scope.name != SYSTEM).count();
+        let count = self.own_collections();
         let id = self.next_collection;
         let into = self.scope_mut(scope)?;
         if into.collections.iter().any(|collection| collection.name == name) {
@@ -900,6 +918,23 @@ mod tests {
             let added = manifest.add_collection("s", &format!("c{number}"), 0, false);
             assert_eq!(added.is_ok(), number < COUNT_MAX - 2);
         }
+    }
+
+    #[test]
+    fn a_scope_leaves_room_for_others() {
+        let mut manifest = Manifest::default();
+        let fill = |manifest: &mut Manifest, scope: &str| {
+            manifest.add_scope(scope).unwrap();
+            let mut added = 0;
+            while manifest.check_part(scope).is_ok() {
+                manifest.add_collection(scope, &format!("c{added}"), 0, false).unwrap();
+                added += 1;
+            }
+            added
+        };
+        assert_eq!(["s", "t", "u"].map(|scope| fill(&mut manifest, scope)), [600, 300, 150]);
+        assert_eq!(manifest.check_part("s"), Err(ManifestError::ScopeFull("s".into())));
+        manifest.add_collection("s", "another", 0, false).unwrap();
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub(crate) mod rank {
     pub(crate) const SHELF: u8 = 74;
     /// The connections that are told of new cluster maps.
     pub(crate) const MAP_WATCHERS: u8 = 76;
+    /// How many streams each user has.
+    pub(crate) const STREAM_COUNTS: u8 = 78;
     /// Letters for a thread.
     pub(crate) const MAILBOX: u8 = 80;
     /// Counts by prefix.

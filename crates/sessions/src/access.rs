@@ -111,6 +111,12 @@ impl Peer {
         self.user.is_some()
     }
 
+    /// Returns true if whoever has logged in is a user still.
+    pub(super) fn is_user(&self, cx: &NodeContext) -> bool {
+        let now = self.user.as_deref().and_then(|user| cx.node.users().standing(user));
+        now.zip(self.access.standing.as_ref()).is_some_and(|(now, own)| now.id == own.id)
+    }
+
     /// Returns true if the user has some right in the bucket in use.
     pub(super) fn has_access(&self) -> bool {
         let place = self.bucket.as_ref().map(|bucket| bucket.name()).unwrap_or_default();

@@ -438,6 +438,67 @@ fn a_scan_ends_with_the_right_to_read() {
 }
 
 #[test]
+fn a_touch_does_not_confirm_an_expiry_to_a_writer() {
+    let mut admin = administrator();
+    keep(&admin, "eve", "data_writer[default:s:c]");
+    keep(&admin, "ann", "data_writer[default:s:c],data_reader[default:s:c]");
+    let touch = || on(0x1c, 10).extras(&[0; 4]);
+    let before = admin.ask(on(0x00, 10)).cas;
+    let (mut eve, mut ann) = (admin.beside(1), admin.beside(1));
+    assert_eq!([enter(&mut eve, "eve"), enter(&mut ann, "ann")], [0, 0]);
+    assert_eq!(ann.ask(touch()).cas, before, "it stays as it is");
+    let touched = eve.ask(touch());
+    assert_eq!(touched.status, 0);
+    assert!(touched.cas > before);
+    assert_eq!(admin.ask(on(0x00, 10)).cas, touched.cas);
+}
+
+#[test]
+fn one_users_scans_leave_room_for_those_of_others() {
+    let mut admin = administrator();
+    keep(&admin, "eve", "data_reader[*]");
+    let mut eve = admin.beside(1);
+    assert_eq!(enter(&mut eve, "eve"), 0);
+    let vbucket = (crc32fast::hash(b"k") >> 16) as u16 & 0x3ff;
+    let scan = "{\"collection\":\"a\",\"range\":{\"start\":\"AA==\",\"end\":\"/w==\"}}";
+    let create = |client: &mut Client| client.ask(frame(0xda).vbucket(vbucket).value(scan.as_bytes())).status;
+    let fill = |client: &mut Client| (0..5000).take_while(|_| create(client) == 0).count();
+    assert_eq!(fill(&mut eve), 2048);
+    assert_eq!(create(&mut eve), 0x85, "EBUSY");
+    assert_eq!(fill(&mut admin), 1024);
+}
+
+#[test]
+fn a_deleted_user_is_told_of_no_map() {
+    let admin = administrator();
+    keep(&admin, "eve", "data_reader[*]");
+    keep(&admin, "ann", "");
+    let [mut eve, mut ann] = [(1, "eve"), (2, "ann")].map(|(thread, name)| {
+        let mut client = admin.beside(thread);
+        assert_eq!(client.ask(frame(0x1f).value(&[0, 0x0b, 0, 0x0c, 0, 0x1f])).status, 0);
+        let plain = format!("\0{name}\0{name}");
+        assert_eq!(client.ask(frame(0x21).key(b"PLAIN").value(plain.as_bytes())).status, 0, "{name}");
+        client
+    });
+    admin.node.note_map_change();
+    assert!(!eve.messages().is_empty() && !ann.messages().is_empty());
+    for is_created_again in [false, true] {
+        let users = admin.node.users();
+        let mut kept = Kept::clone(&users.kept());
+        kept.users.remove("eve");
+        users.set_kept(kept);
+        if is_created_again {
+            keep(&admin, "eve", "data_reader[*]");
+        }
+        admin.node.note_map_change();
+        assert_eq!(eve.messages(), b"");
+        assert_eq!(eve.ask(frame(0xb5)).status, EACCESS);
+        assert!(!ann.messages().is_empty());
+        assert_eq!(ann.ask(frame(0xb5)).status, 0);
+    }
+}
+
+#[test]
 fn memcached_ports_are_for_users_who_may_do_what_the_protocols_can() {
     let client = Client::memcached_with_login();
     for (name, roles, may) in [

@@ -20,7 +20,7 @@ use crate::{Key, ThreadContext, Unavailable, VbId};
 const LIFETIME_S: u32 = 180;
 /// Most scans of a bucket at a time.
 const COUNT_MAX: usize = 4096;
-/// The scans of a bucket may take this part of its budget.
+/// The scans of a bucket may take this part of its budget. Of both, a user leaves as much as it has.
 const BUDGET_PART: u64 = 16;
 
 /// Groups of the index that are walked over while the vBucket's lock is held, of some 30 items each.
@@ -53,7 +53,7 @@ pub enum Selection {
 pub enum ScanError {
     /// No key matches.
     Empty,
-    /// There are too many scans, or their keys take too much memory.
+    /// There are too many scans of the user, or of all, or their keys take too much memory.
     Busy,
     /// See there.
     Unavailable(Unavailable),
@@ -148,6 +148,15 @@ pub(crate) struct Scans {
     by_id: HashMap<ScanId, Entry>,
     bytes: u64,
     created: u64,
+}
+
+impl Scans {
+    /// Returns true if a user with another scan leaves as much to others as it has.
+    fn have_room(&self, user: &str, bytes: u64, bytes_most: u64) -> bool {
+        let own = self.by_id.values().filter(|entry| *entry.user == *user);
+        let (count, own_bytes) = own.fold((1, bytes), |(count, sum), entry| (count + 1, sum + entry.bytes));
+        self.by_id.len() + 1 + count <= COUNT_MAX && self.bytes + bytes + own_bytes <= bytes_most
+    }
 }
 
 /// The result of asking for a scan.
@@ -262,14 +271,14 @@ impl Bucket {
     ) -> Result<ScanId, ScanError> {
         self.end_old_scans(cx.now.unix_s);
         let most = self.memory_figures().budget / BUDGET_PART;
-        let keys = self.keys_of(cx, vb, collection, selection, most)?;
+        let keys = self.keys_of(cx, vb, collection, selection, most / 2)?;
         if keys.places.is_empty() {
             return Err(ScanError::Empty);
         }
         let until_s = cx.now.unix_s.saturating_add(LIFETIME_S);
         let scan = Scan { vb, collection, keys_only, keys, next: 0, until_s };
         let mut scans = self.scans.lock();
-        if scans.by_id.len() >= COUNT_MAX || scans.bytes + scan.keys.memory() > most {
+        if !scans.have_room(user, scan.keys.memory(), most) {
             return Err(ScanError::Busy);
         }
         scans.created += 1;

@@ -281,8 +281,12 @@ pub(super) fn stream(
         return answer.error(Status::ETMPFAIL, "There are 64 streams of the vBucket on this connection", out);
     }
     // Their number is bounded by what clients may hold altogether.
-    if cx.node.client_memory().allowance() < producer::STREAM_BYTES {
+    let memory = cx.node.client_memory();
+    if memory.allowance() < producer::STREAM_BYTES {
         return answer.error(Status::ETMPFAIL, "Clients hold too much memory for another stream", out);
+    }
+    if !memory.leaves_as_much(producer.bytes_with_another()) {
+        return answer.error(Status::ETMPFAIL, "The user has as many streams as are left to others", out);
     }
     let place = Place { vbucket: vb.0, opaque: request.header.opaque, stream_id: wanted.stream_id };
     if producer.has_stream(&place) {

@@ -305,7 +305,12 @@ impl Operation<'_> {
             if document.is_locked() {
                 return Err(KvError::Locked);
             }
-            let mutated = entry.touch(expiry)?;
+            let cas = document.cas();
+            let mut mutated = entry.touch(expiry)?;
+            // Whoever may not read does not learn that it had this expiry.
+            if mutated.cas == cas && !self.may(Rights::READ) {
+                mutated = entry.revise(0)?;
+            }
             entry.record_access();
             Ok(mutated)
         };

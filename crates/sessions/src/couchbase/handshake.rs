@@ -194,6 +194,9 @@ pub(super) fn cluster_config(
         },
         None => return answer.error(Status::EINVAL, "The extras must be epoch and revision, 16 bytes", out),
     };
+    if peer.user.is_some() && !peer.is_user(cx) {
+        return super::denied(answer, out);
+    }
     let bucket = map_bucket(peer);
     if known.is_some_and(|(epoch, revision)| cluster_config::is_current(&cx.node, bucket, epoch, revision)) {
         return answer.success(out);

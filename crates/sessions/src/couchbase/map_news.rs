@@ -39,8 +39,9 @@ pub(crate) fn tell_of_map(peer: &mut Peer, cx: &NodeContext, out: &mut Output) {
     let Some(news) = peer.couchbase.map_news.as_mut().filter(|news| news.is_due) else { return };
     news.is_due = false;
     news.watch.look();
-    // Who has not logged in learns nothing.
-    if peer.user.is_none() || peer.lost_bucket {
+    peer.update_access(cx);
+    // Who has not logged in learns nothing, and neither does a user who was deleted.
+    if !peer.is_user(cx) || peer.lost_bucket {
         return;
     }
     let (epoch, revision) = (cx.node.map_epoch(map_bucket(peer)), cx.node.map_revision());

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use kv::collections::{Change as What, Manifest, SystemEvent as Change};
 use kv::consumers::Consumer;
@@ -150,6 +150,8 @@ pub(crate) struct Producer {
     /// What others see of it.
     consumer: Arc<Consumer>,
     streams: BTreeMap<Name, Box<Sending>>,
+    /// How many streams its user has, on all connections.
+    of_user: Arc<AtomicUsize>,
     /// Streams that may have something, in the order of their turns.
     ready: VecDeque<Name>,
     /// Streams that have to be read from disk, in the order of their turns, and the one that is.
@@ -168,6 +170,12 @@ pub(crate) struct Producer {
     noop: Noop,
 }
 
+impl Drop for Producer {
+    fn drop(&mut self) {
+        self.of_user.fetch_sub(self.streams.len(), Relaxed);
+    }
+}
+
 impl Producer {
     pub(super) fn new(
         bucket: &Arc<Bucket>,
@@ -180,6 +188,7 @@ impl Producer {
         Self {
             opened,
             wanted: Wanted::default(),
+            of_user: cx.node.client_memory().streams_of(&user),
             consumer: bucket.add_consumer(cx, user, name, &news),
             news,
             bucket: Arc::clone(bucket),
@@ -195,6 +204,11 @@ impl Producer {
             unacknowledged: 0,
             noop: Noop::Quiet { since_ms: 0 },
         }
+    }
+
+    /// What the streams of its user hold with another one.
+    pub(super) fn bytes_with_another(&self) -> usize {
+        (self.of_user.load(Relaxed) + 1) * STREAM_BYTES
     }
 
     pub(super) fn has_streams(&self) -> bool {
@@ -263,6 +277,7 @@ impl Producer {
         let sending =
             Sending { stream, is_ready, tells_end, take_over, place, filter, prepared, gone, start, told };
         self.streams.insert(name, Box::new(sending));
+        self.of_user.fetch_add(1, Relaxed);
         self.make_ready(name);
         Ok(())
     }
@@ -274,6 +289,7 @@ impl Producer {
         }
         self.reading = self.reading.filter(|reading| reading != name);
         let removed = self.streams.remove(name)?;
+        self.of_user.fetch_sub(1, Relaxed);
         if removed.is_ready {
             self.ready.retain(|one| one != name);
         }

@@ -280,10 +280,9 @@ impl EventLoop {
     /// The end of a turn, when everything available has been read.
     fn end_turn(&mut self, host: &mut dyn Host) {
         self.take_shaken();
-        self.server.flush(self.now);
-        if self.server.next_deadline_ms().is_some_and(|due_ms| due_ms <= self.now.monotonic_ms) {
-            self.server.on_deadline(self.now);
-        }
+        self.server.run_waits(self.now, &mut || true);
+        self.server.flush();
+        self.server.notify_late(&mut || true);
         self.send_ready();
         self.bound_held();
         while let Some((ticket, text)) = self.commands.pop_front() {
@@ -514,7 +513,7 @@ impl EventLoop {
     }
 
     fn close_everything(&mut self) {
-        self.server.flush(self.now);
+        self.server.flush();
         self.send_ready();
         self.slots.clear();
         self.held.clear();

@@ -233,7 +233,7 @@ impl EventLoop {
         self.put(slot, Slot::Connection(connection));
         self.count_held(slot);
         if !goes_on {
-            self.server.flush(self.now);
+            self.server.flush();
             self.finish(slot);
         }
     }

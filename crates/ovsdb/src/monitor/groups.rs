@@ -82,8 +82,8 @@ pub(crate) struct Groups {
     groups: Vec<Option<Group>>,
     free: Vec<GroupId>,
     by_key: HashMap<Box<[u8]>, GroupId>,
-    /// By database, by table, in order of creation.
-    interested: Vec<Vec<BTreeMap<u64, GroupId>>>,
+    /// By database, those that monitor a table, in order of creation.
+    interested: Vec<BTreeMap<(TableId, u64), GroupId>>,
     stamp: u64,
     serials: u64,
     /// Number of monitors.
@@ -132,8 +132,8 @@ impl Groups {
             self.by_key.insert(key.clone(), id);
         }
         for plan in &spec.tables {
-            if let Some(interested) = self.interested_in(spec.database, plan.table) {
-                interested.insert(serial, id);
+            if let Some(interested) = self.interested_in(spec.database) {
+                interested.insert((plan.table, serial), id);
             }
         }
         let head = format!("{{\"id\":null,\"method\":\"{}\",\"params\":[", spec.version.method());
@@ -153,15 +153,11 @@ impl Groups {
         (id, member_id)
     }
 
-    fn interested_in(&mut self, database: DatabaseId, table: TableId) -> Option<&mut BTreeMap<u64, GroupId>> {
+    fn interested_in(&mut self, database: DatabaseId) -> Option<&mut BTreeMap<(TableId, u64), GroupId>> {
         if self.interested.len() <= database.index() {
-            self.interested.resize_with(database.index() + 1, Vec::new);
+            self.interested.resize_with(database.index() + 1, BTreeMap::new);
         }
-        let tables = self.interested.get_mut(database.index())?;
-        if tables.len() <= table.index() {
-            tables.resize_with(table.index() + 1, BTreeMap::new);
-        }
-        tables.get_mut(table.index())
+        self.interested.get_mut(database.index())
     }
 
     /// Removes a monitor; the group is removed with its last one.
@@ -175,8 +171,8 @@ impl Groups {
                 self.by_key.remove(key);
             }
             for plan in &group.spec.tables {
-                if let Some(interested) = self.interested_in(group.spec.database, plan.table) {
-                    interested.remove(&group.serial);
+                if let Some(interested) = self.interested_in(group.spec.database) {
+                    interested.remove(&(plan.table, group.serial));
                 }
             }
             self.free.push(id);
@@ -198,7 +194,7 @@ impl Groups {
             if last.replace(table) == Some(table) {
                 continue;
             }
-            for id in interested.get(table.index()).into_iter().flat_map(BTreeMap::values) {
+            for id in interested.range((table, 0)..=(table, u64::MAX)).map(|(_, id)| id) {
                 let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else { continue };
                 if group.stamp != self.stamp {
                     group.stamp = self.stamp;
@@ -211,6 +207,6 @@ impl Groups {
     /// Returns true if nobody monitors the database.
     #[inline]
     pub fn is_unwatched(&self, database: DatabaseId) -> bool {
-        self.interested.get(database.index()).is_none_or(|tables| tables.iter().all(BTreeMap::is_empty))
+        self.interested.get(database.index()).is_none_or(BTreeMap::is_empty)
     }
 }

@@ -18,8 +18,8 @@
 #   console       the page at / in headless Chromium, and what it asks the node; the commands that ask a node, and top in tmux
 #   lab           the experiment files in examples/lab, quickly
 #   soak          everything at once for SOAK_SECONDS (60), the memory soak for SOAK_MEMORY_SECONDS (120), hostile clients for
-#                 SOAK_HOSTILE_SECONDS (30), every attack on the workers' time for 200 honest requests, resident memory against
-#                 node.memory for SOAK_LIMITS_SECONDS (10)
+#                 SOAK_HOSTILE_SECONDS (30), every attack on the workers' time and some on OVSDB's thread for 200 honest requests,
+#                 resident memory against node.memory for SOAK_LIMITS_SECONDS (10)
 #   fuzz          every fuzz target for FUZZ_SECONDS (12)
 #
 # A failing stage does not stop the others, but without a build only lints and unit run. The output of each is in
@@ -139,6 +139,7 @@ stage_soak() {
     "$python" -m tests.soak.memory --seconds "${SOAK_MEMORY_SECONDS:-120}" --seed "${SOAK_SEED:-20261122}"
     "$python" -m tests.soak.hostile --seconds "${SOAK_HOSTILE_SECONDS:-30}"
     "$python" -m tests.soak.work --slice
+    "$python" -m tests.soak.ovsdb_work --slice
     # The mix that stays far below the bound; `make soak-limits` runs all.
     "$python" -m tests.soak.limits --seconds "${SOAK_LIMITS_SECONDS:-10}" --mix streams
 }
@@ -150,6 +151,7 @@ stage_soak-limits() {
 stage_soak-hostile() {
     "$python" -m tests.soak.hostile --seconds "${SOAK_SECONDS:-300}" --bound 3
     "$python" -m tests.soak.work --bound-median 10 --bound-p99 5
+    "$python" -m tests.soak.ovsdb_work --bound-median 10 --bound-p99 5
 }
 stage_soak-replicas() { "$python" -m tests.soak.replicas --seconds "${SOAK_SECONDS:-600}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }
 stage_replica-histories() { "$python" -m tests.soak.histories --seconds "${SOAK_SECONDS:-600}" ${SOAK_SEED:+--seed "$SOAK_SEED"}; }

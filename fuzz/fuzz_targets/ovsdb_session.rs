@@ -45,7 +45,7 @@ fuzz_target!(|input: &[u8]| {
             (u128::from(next).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)).to_be_bytes(),
         )
     });
-    let limits = Limits { backlog_bytes: 512, ..Limits::default() };
+    let limits = Limits { backlog_bytes: 512, notified_at_once: 2, ..Limits::default() };
     let mut server = Server::new(limits, random).expect("the server starts");
     let schema = wire::json::validate(SCHEMA.as_bytes()).expect("the schema is JSON");
     let schema = DatabaseSchema::parse(schema).expect("the schema is one");
@@ -65,10 +65,13 @@ fuzz_target!(|input: &[u8]| {
         }
         now.monotonic_ms += u64::from(choice >> 4) * 100;
         if choice & 4 == 0 {
-            server.flush(now);
-            if server.next_deadline_ms().is_some_and(|deadline| deadline <= now.monotonic_ms) {
-                server.on_deadline(now);
-            }
+            let mut retries = choice >> 4;
+            server.run_waits(now, &mut || {
+                retries = retries.saturating_sub(1);
+                retries > 0
+            });
+            server.flush();
+            server.notify_late(&mut || retries > 0);
         }
         for entry in &mut sessions {
             if choice & 8 == 0
@@ -84,7 +87,8 @@ fuzz_target!(|input: &[u8]| {
             sessions.iter_mut().filter(|entry| **entry == Some(session)).for_each(|entry| *entry = None);
         }
     }
-    server.flush(now);
+    server.run_waits(now, &mut || true);
+    server.flush();
     for session in sessions.into_iter().flatten() {
         receive(&mut server, session);
         server.disconnect(session);

@@ -2,12 +2,12 @@
 //! control socket.
 //!
 //! ```text
-//!   epoll ─> read each ready connection once, frame, Server::receive    ─┐
+//!   epoll ─> read ready connections once, frame, Server::receive        ─┐
 //!         ─> Server::flush: one log write for all transactions of this   ├─ a turn
 //!            wake-up, then one write per session that has output         │
 //!         ─> timers that are due, a slice of compaction                 ─┘
 //! ```
-//! * A short read ends a connection's turn; a filled buffer puts the connection at the end of the queue.
+//! * A short read or a bound of time ends a connection's turn; one with more to do goes to the end of a queue.
 //! * There is no periodic timer: without work, probes of remote peers, retries or waiting transactions the loop sleeps
 //!   without a timeout.
 //! * While a peer's unsent output exceeds a bound, the loop does not read from it. What it holds for all peers together

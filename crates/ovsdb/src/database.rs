@@ -188,6 +188,11 @@ impl Database {
         })
     }
 
+    /// The tables that a commit changed, as often as it changed rows of them.
+    pub fn tables_of(&self, commit: CommitId) -> impl Iterator<Item = TableId> {
+        self.history.entries(commit).map(|entry| entry.table)
+    }
+
     /// The combined changes of all commits after this one, by table and row id. The commit must not be older than
     /// [`Self::oldest_kept`].
     pub fn changes_since(&self, after: CommitId) -> impl Iterator<Item = Change<'_>> {

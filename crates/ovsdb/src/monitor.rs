@@ -19,7 +19,7 @@ mod notification;
 mod plan;
 mod request;
 
-pub(crate) use groups::{GroupId, Groups, Member};
+pub(crate) use groups::{GroupId, Groups, Member, MemberId};
 pub(crate) use notification::{Notification, write_initial, write_refiltered};
 pub(crate) use plan::{Spec, TablePlan};
 pub(crate) use request::{parse_condition_change, parse_requests};

@@ -61,8 +61,12 @@ pub struct Limits {
     pub backlog_bytes: usize,
     /// Monitors per session.
     pub monitors_per_session: usize,
+    /// Monitors that are notified of a change at once; others follow in [`Server::notify_late`].
+    pub notified_at_once: usize,
     /// Waiting transactions per session.
     pub waits_per_session: usize,
+    /// Waiting transactions at which a session that has some gets no more.
+    pub waits: usize,
     /// Locks that a session owns or waits for.
     pub locks_per_session: usize,
     /// Longest array of results of a transaction.
@@ -75,7 +79,9 @@ impl Default for Limits {
             sessions: 65_536,
             backlog_bytes: 1 << 20,
             monitors_per_session: 1024,
-            waits_per_session: 1024,
+            notified_at_once: 4096,
+            waits_per_session: 64,
+            waits: 1024,
             locks_per_session: 1024,
             reply_bytes: usize::MAX,
         }
@@ -121,6 +127,8 @@ pub struct Server<L> {
     locks: Locks,
     groups: Groups,
     waits: Waits,
+    /// Attempts at transactions that had to wait.
+    retried: u64,
     group: Group,
     closed: Vec<(SessionId, String)>,
     /// The database that the current request has converted; what follows from that comes after its reply.
@@ -226,9 +234,14 @@ impl<L> Server<L> {
         self.without_monitor_cond = true;
     }
 
-    /// When [`Self::on_deadline`] is to be called, in monotonic time.
+    /// Attempts at transactions that had to wait, since the start.
+    pub fn retried(&self) -> u64 {
+        self.retried
+    }
+
+    /// When [`Self::run_waits`] and [`Self::notify_late`] are to be called, in monotonic time.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        self.waits.next_deadline_ms()
+        if self.sessions.late.is_empty() { self.waits.next_deadline_ms() } else { Some(0) }
     }
 }
 
@@ -246,6 +259,7 @@ impl<L: Log> Server<L> {
             locks: Locks::default(),
             groups: Groups::default(),
             waits: Waits::default(),
+            retried: 0,
             group: Group::default(),
             closed: Vec::new(),
             converted: None,
@@ -284,11 +298,11 @@ impl<L: Log> Server<L> {
         session.ended = true;
         session.kept_bytes = 0;
         let (monitors, locks) = (std::mem::take(&mut session.monitors), std::mem::take(&mut session.locks));
-        if std::mem::take(&mut session.waits) > 0 {
-            self.waits.remove_session(id);
+        for wait in std::mem::take(&mut session.waits) {
+            self.waits.remove(wait);
         }
         for monitor in &monitors {
-            self.leave_group(monitor.group, id, &monitor.id);
+            self.leave_group(monitor, id);
         }
         for name in &locks {
             if let Some(owner) = self.locks.unlock(name, id) {
@@ -330,20 +344,13 @@ impl<L: Log> Server<L> {
         }
     }
 
-    /// The end of a wake-up: retries waiting transactions where something changed, writes what was committed, and makes
-    /// held output visible.
-    pub fn flush(&mut self, now: Now) {
-        self.run_waits(now);
+    /// The end of a wake-up, after [`Self::run_waits`]: writes what was committed, and makes held output visible.
+    pub fn flush(&mut self) {
         self.flush_group();
         self.close_too_slow();
         for hosted in self.databases.iter_mut() {
             hosted.database.rest();
         }
-    }
-
-    /// To be called at the time of [`Self::next_deadline_ms`].
-    pub fn on_deadline(&mut self, now: Now) {
-        self.flush(now);
     }
 
     /// Probes a session; the answer is discarded.

@@ -27,7 +27,7 @@ use crate::database::Database;
 use crate::error::Error;
 use crate::history::{CommitId, Entry, Fate};
 use crate::row::{self, RowId};
-use crate::schema::{ColumnRef, TableId, TableSchema};
+use crate::schema::{ColumnRef, DatabaseSchema, TableId, TableSchema};
 use crate::uuid::Uuid;
 use names::Names;
 use operation::{Kind, Operation};
@@ -89,6 +89,8 @@ pub enum Outcome {
     Waiting {
         /// When to give up, counted from the first attempt.
         timeout_ms: Option<u64>,
+        /// The operations up to this `wait`.
+        tried: usize,
     },
 }
 
@@ -188,6 +190,18 @@ pub fn execute(
     outcome
 }
 
+/// The tables that the first operations of a transaction name.
+pub fn tables_of(schema: &DatabaseSchema, operations: &[Value<'_>], count: usize) -> Box<[TableId]> {
+    let named = operations.iter().take(count).enumerate().filter_map(|(place, operation)| {
+        let operation = Operation::parse(schema, *operation, place + 1, operations.len()).ok()?;
+        operation.table().ok().map(|(table, _)| table)
+    });
+    let mut tables: Vec<TableId> = named.collect();
+    tables.sort_unstable();
+    tables.dedup();
+    tables.into()
+}
+
 /// Bounds the results of a transaction while they are built.
 struct Bound<'a> {
     /// The longest that their buffer may become.
@@ -261,7 +275,7 @@ impl Transaction<'_, '_> {
                 Err(Stop::Error(error)) => error,
                 Err(Stop::Wait) if self.context.can_wait => {
                     self.changes.abort();
-                    return Outcome::Waiting { timeout_ms: self.timeout_ms };
+                    return Outcome::Waiting { timeout_ms: self.timeout_ms, tried: place + 1 };
                 }
                 Err(Stop::Wait) => Error::new("not supported", "triggers not supported"),
             };

@@ -106,7 +106,7 @@ fn a_long_reply_is_not_copied_and_can_be_taken_back() {
     driver.send("A", &insert(&name));
     let session = driver.session("B");
     driver.receive("B", SELECT);
-    driver.server.flush(driver.now);
+    driver.server.flush();
     let output = driver.server.output(session).unwrap();
     let lengths: Vec<usize> = output.slices().map(<[u8]>::len).collect();
     assert!(output.shared_bytes() > name.len(), "{lengths:?}");

@@ -83,7 +83,7 @@ impl EventLoop {
     pub fn start_compaction(&mut self, name: &str, ticket: Option<Ticket>) -> Result<(), Error> {
         let now = self.now;
         if !self.compactions.running.contains_key(name) {
-            self.server.flush(now);
+            self.server.flush();
             let begun = Instant::now();
             if let Some((database, Some(log))) = self.server.database_and_log(name) {
                 log.start_compaction(database, now.wall_ms, now.monotonic_ms)?;

@@ -1,4 +1,13 @@
 //! The loop itself: slots, turns, sleep.
+//!
+//! ```text
+//!   wake-up ─> serve  ready connections, each one turn; then some of the busy ones
+//!                     │ what they ask is executed; transactions collect in a group
+//!              end    write the group; retry transactions that wait; send
+//! ```
+//! A turn is one read and the messages in it, until it has taken too long; the rest waits for the connection's next
+//! turn. A connection whose last turns were long is busy. Events are polled for after a while of each kind, so a peer
+//! that asks for little waits for about one long request at most.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, Read};
@@ -35,6 +44,14 @@ const EVENTS: usize = 1024;
 const BUFFER_BYTES: usize = 256 << 10;
 /// Connections that are read before their changes are written to the logs.
 const TURN_CONNECTIONS: usize = 256;
+/// How long connections that are not busy are served before events are polled for again.
+const READY_US: u64 = 1000;
+/// How long each of the other kinds of work goes on then: busy connections, waiting transactions, output.
+const SLICE_US: u64 = 300;
+/// Output of this size is sent at once to a connection that was served; other output, after that.
+const SENT_AT_ONCE_BYTES: usize = 64 << 10;
+/// How long output is sent at the end.
+const LAST_SEND_US: u64 = 200_000;
 /// Delay until listeners that could not be opened are tried again.
 const LISTEN_RETRY_MS: u64 = 5_000;
 
@@ -101,7 +118,14 @@ pub struct EventLoop {
     free: Vec<usize>,
     /// Slots that become free at the end of the turn: pending events may still refer to what was there.
     freed: Vec<usize>,
+    /// Connections to be read.
     pub(super) ready: VecDeque<usize>,
+    /// Those of them that are busy.
+    pub(super) busy: VecDeque<usize>,
+    /// Connections with output that is not sent at once.
+    pub(super) senders: VecDeque<usize>,
+    /// Listeners at which more connections may wait.
+    pub(super) accepting: VecDeque<usize>,
     pub(super) sessions: BTreeMap<SessionId, usize>,
     pub(super) remotes: Remotes,
     pub(super) outgoing: BTreeMap<Box<str>, Outgoing>,
@@ -128,6 +152,8 @@ pub struct EventLoop {
     pub(super) listen_again_ms: Option<u64>,
     stopping: bool,
     longest_turn: Duration,
+    /// When the last turn of a connection ended.
+    pub(super) turn_us: u64,
     ready_sessions: Vec<SessionId>,
     closed_sessions: Vec<(SessionId, String)>,
 }
@@ -151,6 +177,9 @@ impl EventLoop {
             free: Vec::new(),
             freed: Vec::new(),
             ready: VecDeque::new(),
+            busy: VecDeque::new(),
+            senders: VecDeque::new(),
+            accepting: VecDeque::new(),
             sessions: BTreeMap::new(),
             remotes: Remotes::default(),
             outgoing: BTreeMap::new(),
@@ -172,6 +201,7 @@ impl EventLoop {
             listen_again_ms: None,
             stopping: false,
             longest_turn: Duration::ZERO,
+            turn_us: 0,
             ready_sessions: Vec::new(),
             closed_sessions: Vec::new(),
         };
@@ -261,14 +291,12 @@ impl EventLoop {
                 Err(error) => return Err(error),
             }
             let begun_us = self.read_clock();
+            self.turn_us = begun_us;
             for event in &events {
                 self.note(event, host);
             }
-            for _ in 0..self.ready.len().min(TURN_CONNECTIONS) {
-                let Some(slot) = self.ready.pop_front() else { break };
-                self.receive(slot, &mut buffer);
-                self.bound_held();
-            }
+            self.accept_more();
+            self.serve(&mut buffer);
             self.end_turn(host);
             let turn = Duration::from_micros(mono_us().saturating_sub(begun_us));
             self.longest_turn = self.longest_turn.max(turn);
@@ -277,14 +305,52 @@ impl EventLoop {
         Ok(())
     }
 
-    /// The end of a turn, when everything available has been read.
+    /// Serves the connections that have something to be read, the busy ones last.
+    fn serve(&mut self, buffer: &mut [u8]) {
+        if self.ready.len() + self.busy.len() > 1 {
+            // Many events and connections to be accepted take time that is not the first connection's.
+            self.turn_us = mono_us();
+        }
+        let until_us = self.turn_us + READY_US;
+        for _ in 0..self.ready.len().min(TURN_CONNECTIONS) {
+            let Some(slot) = self.ready.pop_front().filter(|_| !self.stopping) else { return };
+            self.receive(slot, buffer);
+            self.bound_held();
+            if self.turn_us >= until_us {
+                break;
+            }
+        }
+        let until_us = self.turn_us + SLICE_US;
+        for _ in 0..self.busy.len() {
+            let Some(slot) = self.busy.pop_front().filter(|_| !self.stopping) else { return };
+            self.receive(slot, buffer);
+            self.bound_held();
+            if self.turn_us >= until_us {
+                break;
+            }
+        }
+    }
+
+    /// Retries transactions that wait for what has changed, writes the group, and notifies monitors of what they were
+    /// not notified of at once.
+    fn flush(&mut self) {
+        let is_due = self.server.next_deadline_ms().is_some_and(|due_ms| due_ms <= self.now.monotonic_ms);
+        if !is_due {
+            return self.server.flush();
+        }
+        let until_us = mono_us() + SLICE_US;
+        self.server.run_waits(self.now, &mut || mono_us() < until_us);
+        self.server.flush();
+        let until_us = mono_us() + SLICE_US;
+        self.server.notify_late(&mut || mono_us() < until_us);
+    }
+
+    /// The end of a turn.
     fn end_turn(&mut self, host: &mut dyn Host) {
         self.take_shaken();
-        self.server.flush(self.now);
-        if self.server.next_deadline_ms().is_some_and(|due_ms| due_ms <= self.now.monotonic_ms) {
-            self.server.on_deadline(self.now);
-        }
+        self.flush();
         self.send_ready();
+        self.send_more(SLICE_US);
         self.bound_held();
         while let Some((ticket, text)) = self.commands.pop_front() {
             self.execute(host, ticket, &text);
@@ -307,8 +373,16 @@ impl EventLoop {
         let mut sessions = std::mem::take(&mut self.ready_sessions);
         self.server.take_ready(&mut sessions);
         for session in sessions.drain(..) {
-            if let Some(slot) = self.sessions.get(&session).copied() {
+            let Some(slot) = self.sessions.get(&session).copied() else { continue };
+            let Some(Slot::Connection(connection)) = self.slots.get_mut(slot) else { continue };
+            let is_short = self
+                .server
+                .output(session)
+                .is_some_and(|output| output.backlog_bytes() <= SENT_AT_ONCE_BYTES);
+            if std::mem::take(&mut connection.served) && is_short {
                 self.send(slot);
+            } else {
+                self.send_later(slot);
             }
         }
         self.ready_sessions = sessions;
@@ -320,6 +394,44 @@ impl EventLoop {
             }
         }
         self.closed_sessions = closed;
+    }
+
+    /// Queues a connection that has output.
+    pub(super) fn send_later(&mut self, slot: usize) {
+        if let Some(Slot::Connection(connection)) = self.slots.get_mut(slot)
+            && !std::mem::replace(&mut connection.sending, true)
+        {
+            self.senders.push_back(slot);
+        }
+    }
+
+    /// Sends to the connections that wait for it, each a part of its output, for this long.
+    fn send_more(&mut self, slice_us: u64) {
+        if self.senders.is_empty() {
+            return;
+        }
+        let until_us = mono_us() + slice_us;
+        for _ in 0..self.senders.len() {
+            let Some(slot) = self.senders.pop_front() else { return };
+            if let Some(Slot::Connection(connection)) = self.slots.get_mut(slot)
+                && std::mem::take(&mut connection.sending)
+            {
+                self.send(slot);
+                if mono_us() >= until_us {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Queues a connection that is to be read.
+    pub(super) fn receive_later(&mut self, slot: usize) {
+        if let Some(Slot::Connection(connection)) = self.slots.get_mut(slot)
+            && !std::mem::replace(&mut connection.queued, true)
+        {
+            let queue = if connection.load.is_busy() { &mut self.busy } else { &mut self.ready };
+            queue.push_back(slot);
+        }
     }
 
     fn note(&mut self, event: &mio::event::Event, host: &mut dyn Host) {
@@ -334,13 +446,13 @@ impl EventLoop {
             Some(Slot::Connection(connection)) => {
                 connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
                 connection.closed_by_peer |= event.is_read_closed() || event.is_error();
+                connection.dead |= event.is_error() || event.is_write_closed();
                 let writable = event.is_writable() && connection.blocked;
-                if connection.readable && !connection.queued {
-                    connection.queued = true;
-                    self.ready.push_back(slot);
+                if connection.readable {
+                    self.receive_later(slot);
                 }
                 if writable {
-                    self.send(slot);
+                    self.send_later(slot);
                 }
             }
             Some(Slot::Listener(..)) => self.accept(slot),
@@ -356,7 +468,8 @@ impl EventLoop {
 
     /// How long to sleep: indefinitely, unless something is armed.
     fn sleep(&self) -> Option<Duration> {
-        if !self.ready.is_empty() || self.compactions.has_more() {
+        let queues = [&self.ready, &self.busy, &self.senders, &self.accepting];
+        if queues.iter().any(|queue| !queue.is_empty()) || self.compactions.has_more() {
             return Some(Duration::ZERO);
         }
         let next = [
@@ -514,8 +627,9 @@ impl EventLoop {
     }
 
     fn close_everything(&mut self) {
-        self.server.flush(self.now);
+        self.server.flush();
         self.send_ready();
+        self.send_more(LAST_SEND_US);
         self.slots.clear();
         self.held.clear();
         self.free.clear();

@@ -115,8 +115,7 @@ impl EventLoop {
                     self.log("ovsdb_server", Level::Error, &text);
                 }
             }
-            // Transactions may wait for what has just become true.
-            self.server.flush(self.now);
+            self.server.flush();
         }
     }
 

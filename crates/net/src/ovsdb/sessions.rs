@@ -6,19 +6,31 @@ use mio::{Interest, Token};
 use ovsdb::error::system_text;
 use ovsdb::server::SessionOptions;
 
+use super::Core;
 use super::EventLoop;
-use super::connection::{Connection, ControlState, Probe, Role};
+use super::connection::{Connection, ControlState, Probe, Role, Unframed};
 use super::event_loop::Slot;
 use super::logger::Level;
 use super::logger::text_of;
 use super::probes::probe_interval;
 use super::remotes::Options;
+use crate::backlog::Sent;
+use crate::clock::mono_us;
 use crate::refusals::{NOT_TLS, begins_tls};
 use crate::write::{Written, write_bytes, write_slices};
 use transport::{Certificate, Stream, TlsError};
 
 /// Output of one connection that is sent before others get their turn.
-const SEND_TURN_BYTES: usize = 4 << 20;
+const SEND_TURN_BYTES: usize = 256 << 10;
+/// Connections that are accepted at a listener before others get their turn.
+const ACCEPT_TURN: usize = 8;
+/// A turn of a connection ends after this time if no other has anything to be read,
+const TURN_US: u64 = 1000;
+/// and after this time if others have.
+const CROWDED_TURN_US: u64 = 100;
+/// Most bytes read from a busy connection at once, unless it has sent a part of a message: what is read and not
+/// executed is kept.
+const BUSY_READ_BYTES: usize = 16 << 10;
 /// A connection whose peer does not read its last output is closed after this time.
 const CLOSING_MS: u64 = 60_000;
 /// Most concurrent control connections.
@@ -29,9 +41,9 @@ const EPROTO: i32 = 71;
 const ENOMEM: i32 = 12;
 
 impl EventLoop {
-    /// Accepts all connections that wait at a listener.
+    /// Accepts connections that wait at a listener.
     pub(super) fn accept(&mut self, slot: usize) {
-        loop {
+        for _ in 0..ACCEPT_TURN {
             let Some(Slot::Listener(listener, remote)) = self.slots.get(slot) else { return };
             let remote = remote.clone();
             match listener.accept() {
@@ -72,6 +84,19 @@ impl EventLoop {
                         return;
                     }
                 },
+            }
+        }
+        if !self.accepting.contains(&slot) {
+            self.accepting.push_back(slot);
+        }
+    }
+
+    /// Goes on accepting where there were many.
+    pub(super) fn accept_more(&mut self) {
+        for _ in 0..self.accepting.len() {
+            if let Some(slot) = self.accepting.pop_front() {
+                self.accept(slot);
+                self.turn_us = mono_us();
             }
         }
     }
@@ -166,10 +191,11 @@ impl EventLoop {
         }
         if connection.stream.has_more() {
             // It arrived with the end of the handshake, so no socket event announces it.
-            connection.queued = true;
-            self.ready.push_back(slot);
+            self.put(slot, Slot::Connection(Box::new(connection)));
+            self.receive_later(slot);
+        } else {
+            self.put(slot, Slot::Connection(Box::new(connection)));
         }
-        self.put(slot, Slot::Connection(Box::new(connection)));
         Some(slot)
     }
 
@@ -183,18 +209,49 @@ impl EventLoop {
         }
     }
 
-    /// One turn of a connection: one read, and the messages it completes.
+    /// One turn of a connection, and what it costs.
     pub(super) fn receive(&mut self, slot: usize, buffer: &mut [u8]) {
+        let begun_us = self.turn_us;
+        self.turn(slot, buffer);
+        if !self.is_alone() {
+            self.turn_us = mono_us();
+        }
+        let Some(Slot::Connection(connection)) = self.slots.get_mut(slot) else { return };
+        connection.load.add(self.turn_us.saturating_sub(begun_us), !connection.unframed.is_empty());
+        // If output must be sent first, sending it puts the connection into the queue.
+        if connection.has_input() && !must_wait(&mut self.server, connection, self.settings.backlog_bytes) {
+            self.receive_later(slot);
+        }
+    }
+
+    /// Returns true if no other connection waits for its turn.
+    fn is_alone(&self) -> bool {
+        self.ready.is_empty() && self.busy.is_empty()
+    }
+
+    /// One read, and the messages it completes.
+    fn turn(&mut self, slot: usize, buffer: &mut [u8]) {
         let Some(mut connection) = self.take_connection(slot) else { return };
         connection.queued = false;
-        if !connection.has_input() || self.must_wait(&connection) {
+        if !connection.has_input() || must_wait(&mut self.server, &connection, self.settings.backlog_bytes) {
             self.put(slot, Slot::Connection(connection));
             return;
         }
-        if !connection.unframed.is_empty() {
-            let bytes = std::mem::take(&mut connection.unframed);
-            return self.received(slot, connection, &bytes);
+        let is_busy = connection.load.is_busy();
+        if connection.dead && !connection.unframed.is_empty() {
+            // It has had a turn; nobody is there for the answers to the rest.
+            self.lost(&connection);
+            self.close(slot, connection);
+            return;
         }
+        if !connection.unframed.is_empty() {
+            let unframed = std::mem::take(&mut connection.unframed);
+            let taken = self.take_messages(slot, &mut connection, unframed.left());
+            connection.unframed = unframed.after(taken.unwrap_or_default());
+            return self.received(slot, connection, taken.is_some());
+        }
+        let most = if is_busy && connection.rest.is_empty() { BUSY_READ_BYTES } else { buffer.len() };
+        let (buffer, _) = buffer.split_at_mut(most);
         match connection.read(buffer) {
             Ok(None) => {
                 self.put(slot, Slot::Connection(connection));
@@ -208,7 +265,13 @@ impl EventLoop {
             Ok(Some(count)) => {
                 connection.received_ms = self.now.monotonic_ms;
                 connection.probe.asked_ms = None;
-                self.received(slot, connection, buffer.get(..count).unwrap_or_default());
+                let bytes = buffer.get(..count).unwrap_or_default();
+                let taken = self.take_messages(slot, &mut connection, bytes);
+                if let Some(left) = taken.and_then(|taken| bytes.get(taken..)).filter(|left| !left.is_empty())
+                {
+                    connection.unframed = Unframed::new(left);
+                }
+                self.received(slot, connection, taken.is_some());
             }
             Err(error) if TlsError::of(&error).is_some() => {
                 self.log_tls_failure("SSL_read", &connection.name, &error);
@@ -222,65 +285,56 @@ impl EventLoop {
         }
     }
 
-    /// Executes bytes received on a connection, and puts the connection back.
-    fn received(&mut self, slot: usize, mut connection: Box<Connection>, bytes: &[u8]) {
-        let goes_on = self.take_messages(slot, &mut connection, bytes);
-        // If output must be sent first, sending it puts the connection into the queue.
-        if goes_on && connection.has_input() && !self.must_wait(&connection) {
-            connection.queued = true;
-            self.ready.push_back(slot);
-        }
+    /// Puts a connection back of which messages were executed.
+    fn received(&mut self, slot: usize, mut connection: Box<Connection>, goes_on: bool) {
+        connection.served = true;
         self.put(slot, Slot::Connection(connection));
         self.count_held(slot);
         if !goes_on {
-            self.server.flush(self.now);
+            self.server.flush();
             self.finish(slot);
         }
     }
 
-    /// Returns true if the peer must read output before more of its requests are executed.
-    fn must_wait(&mut self, connection: &Connection) -> bool {
-        let unsent = match &connection.role {
-            Role::Session { id, .. } => self.server.output(*id).map_or(0, |output| output.backlog_bytes()),
-            Role::Control(control) => control.output.len(),
-        };
-        unsent > self.settings.backlog_bytes
-    }
-
-    /// Splits bytes into messages and executes them. Returns false if the connection must be closed.
-    fn take_messages(&mut self, slot: usize, connection: &mut Connection, mut bytes: &[u8]) -> bool {
+    /// Splits bytes into messages and executes them, until the turn is over. Returns the number of bytes taken; `None`
+    /// if the connection must be closed.
+    fn take_messages(&mut self, slot: usize, connection: &mut Connection, received: &[u8]) -> Option<usize> {
+        let until_us = self.turn_us + if self.is_alone() { TURN_US } else { CROWDED_TURN_US };
+        let mut bytes = received;
         while !bytes.is_empty() {
             match connection.framer.advance(bytes) {
                 Ok(None) => {
                     if connection.rest.extend(bytes) {
-                        return true;
+                        break;
                     }
                     self.dropped(connection, "receive error", &system_text(ENOMEM));
-                    return false;
+                    return None;
                 }
                 Ok(Some(end)) => {
                     let (mine, others) = bytes.split_at(end.min(bytes.len()));
                     bytes = others;
                     if connection.rest.is_empty() {
                         if !self.message(slot, connection, mine) {
-                            return false;
+                            return None;
                         }
                     } else {
                         if !connection.rest.extend(mine) {
                             self.dropped(connection, "receive error", &system_text(ENOMEM));
-                            return false;
+                            return None;
                         }
                         let whole = std::mem::take(&mut connection.rest);
                         let goes_on = self.message(slot, connection, &whole);
                         connection.rest = whole;
                         connection.rest.clear();
                         if !goes_on {
-                            return false;
+                            return None;
                         }
                     }
-                    if !bytes.is_empty() && self.must_wait(connection) {
-                        connection.unframed = bytes.to_vec();
-                        return true;
+                    if !bytes.is_empty()
+                        && (mono_us() >= until_us
+                            || must_wait(&mut self.server, connection, self.settings.backlog_bytes))
+                    {
+                        return Some(received.len() - bytes.len());
                     }
                 }
                 Err(error) => {
@@ -291,11 +345,11 @@ impl EventLoop {
                         let _ = connection.stream.write(NOT_TLS);
                     }
                     self.dropped(connection, "", &system_text(EPROTO));
-                    return false;
+                    return None;
                 }
             }
         }
-        true
+        Some(received.len())
     }
 
     fn message(&mut self, slot: usize, connection: &mut Connection, text: &[u8]) -> bool {
@@ -326,19 +380,22 @@ impl EventLoop {
     pub(super) fn send(&mut self, slot: usize) {
         let Some(mut connection) = self.take_connection(slot) else { return };
         match self.write(&mut connection) {
-            Ok(all) => {
-                let token = Token(slot);
-                let watched = connection.set_blocked(!all, self.poll.registry(), token);
-                if watched.is_err() || all && connection.closing {
+            Ok(sent) => {
+                let is_blocked = sent == Sent::Blocked;
+                let watched = connection.set_blocked(is_blocked, self.poll.registry(), Token(slot));
+                if watched.is_err() || sent == Sent::All && connection.closing {
                     return self.close(slot, connection);
                 }
                 // It may have waited for its output to be sent.
-                if connection.has_input() && !connection.queued {
-                    connection.queued = true;
-                    self.ready.push_back(slot);
-                }
+                let has_input = connection.has_input();
                 self.put(slot, Slot::Connection(connection));
                 self.count_held(slot);
+                if has_input {
+                    self.receive_later(slot);
+                }
+                if sent == Sent::TurnOver {
+                    self.send_later(slot);
+                }
             }
             Err(error) => {
                 self.dropped(&connection, "send error", &text_of(&error));
@@ -347,26 +404,26 @@ impl EventLoop {
         }
     }
 
-    /// Writes until nothing is left (true) or the socket accepts no more.
-    fn write(&mut self, connection: &mut Connection) -> io::Result<bool> {
+    /// Writes until nothing is left, the socket accepts no more, or the turn is over.
+    fn write(&mut self, connection: &mut Connection) -> io::Result<Sent> {
         let mut budget = SEND_TURN_BYTES;
         loop {
             let Written { taken, offered } = match &mut connection.role {
                 Role::Session { id, .. } => {
                     let Some(output) = self.server.output(*id).filter(|output| !output.is_empty()) else {
-                        return Ok(true);
+                        return Ok(Sent::All);
                     };
                     if budget == 0 {
-                        return Ok(false);
+                        return Ok(Sent::TurnOver);
                     }
-                    let written = write_slices(&mut connection.stream, output.slices(), usize::MAX)?;
+                    let written = write_slices(&mut connection.stream, output.slices(), budget)?;
                     self.server.sent(*id, written.taken);
                     written
                 }
                 Role::Control(control) => {
                     let offered = control.output.len();
                     if offered == 0 {
-                        return Ok(true);
+                        return Ok(Sent::All);
                     }
                     let taken = write_bytes(&mut connection.stream, &control.output)?;
                     control.output.drain(..taken);
@@ -379,7 +436,7 @@ impl EventLoop {
                 connection.probe.asked_ms = connection.probe.asked_ms.map(|_| self.now.monotonic_ms);
             }
             if taken < offered {
-                return Ok(false);
+                return Ok(Sent::Blocked);
             }
             budget = budget.saturating_sub(taken);
         }
@@ -475,4 +532,13 @@ impl EventLoop {
             self.end_session(slot, reason);
         }
     }
+}
+
+/// Returns true if the peer must read output before more of its requests are executed.
+fn must_wait(server: &mut Core, connection: &Connection, backlog_bytes: usize) -> bool {
+    let unsent = match &connection.role {
+        Role::Session { id, .. } => server.output(*id).map_or(0, |output| output.backlog_bytes()),
+        Role::Control(control) => control.output.len(),
+    };
+    unsent > backlog_bytes
 }

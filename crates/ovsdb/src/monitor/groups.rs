@@ -4,19 +4,23 @@ use super::plan::Spec;
 use crate::history::CommitId;
 use crate::schema::TableId;
 use crate::server::{DatabaseId, SessionId};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 
 /// Identifies a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct GroupId(u32);
 
+/// Identifies a monitor in its group; increases in order of arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct MemberId(u64);
+
 /// Monitors that ask for the same.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub spec: Spec,
     /// In order of arrival.
-    pub members: Vec<Member>,
+    pub members: BTreeMap<MemberId, Member>,
     /// `{"id":null,"method":"update","params":[`
     pub head: Box<[u8]>,
     /// The rows that existed at a commit, while a session still sends them.
@@ -24,6 +28,8 @@ pub(crate) struct Group {
     /// What members that missed everything between two commits were sent, while a session still sends it.
     pub missed: Option<(CommitId, CommitId, Weak<Vec<u8>>)>,
     key: Option<Box<[u8]>>,
+    /// Increases in order of creation.
+    serial: u64,
     stamp: u64,
 }
 
@@ -38,11 +44,6 @@ pub(crate) struct Member {
 }
 
 impl Group {
-    /// A member.
-    pub fn member(&mut self, session: SessionId, id: &[u8]) -> Option<&mut Member> {
-        self.members.iter_mut().find(|member| member.session == session && *member.id == *id)
-    }
-
     /// The rows that exist at `commit`: those that a session still sends, or the result of `make`.
     pub fn initial(&mut self, commit: CommitId, make: impl FnOnce(&Spec) -> Vec<u8>) -> Arc<Vec<u8>> {
         if let Some((at, rows)) = &self.initial
@@ -81,9 +82,10 @@ pub(crate) struct Groups {
     groups: Vec<Option<Group>>,
     free: Vec<GroupId>,
     by_key: HashMap<Box<[u8]>, GroupId>,
-    /// By database, by table.
-    interested: Vec<Vec<Vec<GroupId>>>,
+    /// By database, those that monitor a table, in order of creation.
+    interested: Vec<BTreeMap<(TableId, u64), GroupId>>,
     stamp: u64,
+    serials: u64,
     /// Number of monitors.
     members: usize,
 }
@@ -110,14 +112,17 @@ impl Groups {
     }
 
     /// Adds a monitor to the group of those that ask for the same.
-    pub fn join(&mut self, spec: Spec, member: Member) -> GroupId {
+    pub fn join(&mut self, spec: Spec, member: Member) -> (GroupId, MemberId) {
         self.members += 1;
+        self.serials += 1;
+        let serial = self.serials;
+        let member_id = MemberId(serial);
         let key = spec.key().map(Vec::into_boxed_slice);
         if let Some(id) = key.as_ref().and_then(|key| self.by_key.get(key)).copied()
             && let Some(group) = self.get_mut(id)
         {
-            group.members.push(member);
-            return id;
+            group.members.insert(member_id, member);
+            return (id, member_id);
         }
         let id = self.free.pop().unwrap_or_else(|| {
             self.groups.push(None);
@@ -127,43 +132,38 @@ impl Groups {
             self.by_key.insert(key.clone(), id);
         }
         for plan in &spec.tables {
-            if let Some(interested) = self.interested_in(spec.database, plan.table) {
-                interested.push(id);
+            if let Some(interested) = self.interested_in(spec.database) {
+                interested.insert((plan.table, serial), id);
             }
         }
         let head = format!("{{\"id\":null,\"method\":\"{}\",\"params\":[", spec.version.method());
         let group = Group {
             spec,
-            members: vec![member],
+            members: BTreeMap::from([(member_id, member)]),
             head: head.into_bytes().into(),
             initial: None,
             missed: None,
             key,
+            serial,
             stamp: 0,
         };
         if let Some(place) = self.groups.get_mut(id.0 as usize) {
             *place = Some(group);
         }
-        id
+        (id, member_id)
     }
 
-    fn interested_in(&mut self, database: DatabaseId, table: TableId) -> Option<&mut Vec<GroupId>> {
+    fn interested_in(&mut self, database: DatabaseId) -> Option<&mut BTreeMap<(TableId, u64), GroupId>> {
         if self.interested.len() <= database.index() {
-            self.interested.resize_with(database.index() + 1, Vec::new);
+            self.interested.resize_with(database.index() + 1, BTreeMap::new);
         }
-        let tables = self.interested.get_mut(database.index())?;
-        if tables.len() <= table.index() {
-            tables.resize_with(table.index() + 1, Vec::new);
-        }
-        tables.get_mut(table.index())
+        self.interested.get_mut(database.index())
     }
 
     /// Removes a monitor; the group is removed with its last one.
-    pub fn leave(&mut self, id: GroupId, session: SessionId, monitor: &[u8]) -> Option<Member> {
+    pub fn leave(&mut self, id: GroupId, member: MemberId) -> Option<Member> {
         let group = self.groups.get_mut(id.0 as usize)?.as_mut()?;
-        let place =
-            group.members.iter().position(|member| member.session == session && *member.id == *monitor)?;
-        let member = group.members.remove(place);
+        let member = group.members.remove(&member)?;
         self.members -= 1;
         if group.members.is_empty() {
             let group = self.groups.get_mut(id.0 as usize)?.take()?;
@@ -171,8 +171,8 @@ impl Groups {
                 self.by_key.remove(key);
             }
             for plan in &group.spec.tables {
-                if let Some(interested) = self.interested_in(group.spec.database, plan.table) {
-                    interested.retain(|other| *other != id);
+                if let Some(interested) = self.interested_in(group.spec.database) {
+                    interested.remove(&(plan.table, group.serial));
                 }
             }
             self.free.push(id);
@@ -194,7 +194,7 @@ impl Groups {
             if last.replace(table) == Some(table) {
                 continue;
             }
-            for id in interested.get(table.index()).into_iter().flatten() {
+            for id in interested.range((table, 0)..=(table, u64::MAX)).map(|(_, id)| id) {
                 let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else { continue };
                 if group.stamp != self.stamp {
                     group.stamp = self.stamp;
@@ -207,6 +207,6 @@ impl Groups {
     /// Returns true if nobody monitors the database.
     #[inline]
     pub fn is_unwatched(&self, database: DatabaseId) -> bool {
-        self.interested.get(database.index()).is_none_or(|tables| tables.iter().all(Vec::is_empty))
+        self.interested.get(database.index()).is_none_or(BTreeMap::is_empty)
     }
 }

@@ -54,6 +54,7 @@ impl<L: Log> Server<L> {
         hosted.opened = hosted.written;
         hosted.laggards = Laggards::default();
         hosted.logged_tables.clear();
+        hosted.schema_text = None;
         self.cancel_monitors(id);
         self.converted = Some(id);
         Ok(b"{}".to_vec())

@@ -8,9 +8,10 @@ use crate::error::Error;
 use crate::history::CommitId;
 use crate::schema::TableId;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Identifies a database of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DatabaseId(u32);
 
 impl DatabaseId {
@@ -33,6 +34,8 @@ pub(super) struct Hosted<L> {
     pub laggards: Laggards,
     /// Tables whose changes are logged.
     pub logged_tables: BTreeSet<TableId>,
+    /// The schema as `get_schema` answers it, once it has been asked for.
+    pub schema_text: Option<Arc<Vec<u8>>>,
 }
 
 /// The databases of a server.
@@ -75,6 +78,7 @@ impl<L> Databases<L> {
             opened: written,
             laggards: Laggards::default(),
             logged_tables: BTreeSet::new(),
+            schema_text: None,
         }));
         id
     }
@@ -188,7 +192,7 @@ impl<L: Log> Server<L> {
             let bytes: usize = cancelled.iter().map(|monitor| monitor.bytes).sum();
             session.kept_bytes = session.kept_bytes.saturating_sub(bytes);
             for monitor in cancelled {
-                self.leave_group(monitor.group, id, &monitor.id);
+                self.leave_group(&monitor, id);
                 self.notify_session(id, "monitor_canceled", &monitor.id);
             }
         }

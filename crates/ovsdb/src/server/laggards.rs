@@ -10,9 +10,9 @@ pub struct Laggards {
 }
 
 impl Laggards {
-    /// Adds a monitor that is left behind.
-    pub fn add(&mut self, commit: CommitId) {
-        *self.counts.entry(commit).or_default() += 1;
+    /// Adds monitors that are left behind.
+    pub fn add(&mut self, commit: CommitId, count: usize) {
+        *self.counts.entry(commit).or_default() += count;
     }
 
     /// Removes a monitor that has caught up, or is gone.
@@ -48,7 +48,7 @@ mod tests {
     fn the_slowest_counts() {
         let mut laggards = Laggards::default();
         for commit in [5, 3, 3, 9] {
-            laggards.add(CommitId(commit));
+            laggards.add(CommitId(commit), 1);
         }
         laggards.remove(CommitId(3));
         assert_eq!(laggards.slowest(), Some(CommitId(3)));

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::file::transaction_id;
 use crate::history::{Change, CommitId};
 use crate::monitor::{
-    self, GroupId, Member, Notification, Select, Spec, TablePlan, Version, parse_condition_change,
+    self, GroupId, Member, MemberId, Notification, Select, Spec, TablePlan, Version, parse_condition_change,
     parse_requests,
 };
 use crate::schema::TableSchema;
@@ -66,11 +66,11 @@ impl<L: Log> Server<L> {
         let known = since.and_then(|last| known_commit(hosted, &spec, last));
         let id_text: Box<[u8]> = text.into();
         let member = Member { session, id: id_text.clone(), behind: None };
-        let group = self.groups.join(spec, member);
+        let (group, member) = self.groups.join(spec, member);
         if let Some(entry) = self.sessions.get_mut(session) {
             let bytes = params.text().len();
             entry.kept_bytes += bytes;
-            entry.monitors.push(SessionMonitor { id: id_text, database, group, bytes });
+            entry.monitors.push(SessionMonitor { id: id_text, database, group, member, bytes });
         }
         self.reply_initial(session, database, group, version, known, id);
         Ok(())
@@ -139,7 +139,7 @@ impl<L: Log> Server<L> {
         if old_text != new_text && entry.monitor(&new_text).is_some() {
             return Err(Error::syntax_error(*new_id, "duplicate monitor ID"));
         }
-        let (group_id, database) = (monitor.group, monitor.database);
+        let (group_id, member, database) = (monitor.group, monitor.member, monitor.database);
         let (Some(hosted), Some(group)) = (self.databases.get(database), self.groups.get(group_id)) else {
             return Err(Error::syntax_error(*old_id, "unknown monitor session"));
         };
@@ -151,7 +151,7 @@ impl<L: Log> Server<L> {
             }
         }
         let new_text: Box<[u8]> = new_text.into();
-        self.refilter(session, group_id, spec, &old_text, new_text.clone());
+        self.refilter(session, (group_id, member), spec, &old_text, new_text.clone());
         if let Some(entry) = self.sessions.get_mut(session)
             && let Some(monitor) = entry.monitor(&new_text).and_then(|place| entry.monitors.get_mut(place))
         {
@@ -165,7 +165,14 @@ impl<L: Log> Server<L> {
 
     /// Moves a monitor to the group of its new filters, and sends it the rows that become visible and those that no
     /// longer are.
-    fn refilter(&mut self, session: SessionId, group: GroupId, spec: Spec, old_id: &[u8], new_id: Box<[u8]>) {
+    fn refilter(
+        &mut self,
+        session: SessionId,
+        (group, member): (GroupId, MemberId),
+        spec: Spec,
+        old_id: &[u8],
+        new_id: Box<[u8]>,
+    ) {
         let Some(hosted) = self.databases.get(spec.database) else { return };
         let Some(old) = self.groups.get(group) else { return };
         let mut text = Vec::new();
@@ -173,13 +180,14 @@ impl<L: Log> Server<L> {
         let changed = spec.version != Version::One
             && monitor::write_refiltered(&old.spec, &spec, &hosted.database, &mut text);
         let head = old.head.clone();
-        self.groups.leave(group, session, old_id);
+        self.groups.leave(group, member);
         let member = Member { session, id: new_id.clone(), behind: None };
-        let group = self.groups.join(spec, member);
+        let (group, member) = self.groups.join(spec, member);
         if let Some(entry) = self.sessions.get_mut(session)
             && let Some(monitor) = entry.monitor(old_id).and_then(|place| entry.monitors.get_mut(place))
         {
             monitor.group = group;
+            monitor.member = member;
             monitor.id = new_id.clone();
         }
         if changed && let Some(output) = self.sessions.output(session) {
@@ -210,19 +218,18 @@ impl<L: Log> Server<L> {
         };
         let monitor = entry.monitors.remove(place);
         entry.kept_bytes = entry.kept_bytes.saturating_sub(monitor.bytes);
-        self.leave_group(monitor.group, session, &monitor.id);
+        self.leave_group(&monitor, session);
         Ok(())
     }
 
     /// Ends a monitor.
-    pub(super) fn leave_group(&mut self, group: GroupId, session: SessionId, id: &[u8]) {
-        let database = self.groups.get(group).map(|group| group.spec.database);
-        let member = self.groups.leave(group, session, id);
-        if let (Some(behind), Some(database)) = (member.and_then(|member| member.behind), database) {
+    pub(super) fn leave_group(&mut self, monitor: &SessionMonitor, session: SessionId) {
+        let member = self.groups.leave(monitor.group, monitor.member);
+        if let Some(behind) = member.and_then(|member| member.behind) {
             if let Some(session) = self.sessions.get_mut(session) {
                 session.behind = session.behind.saturating_sub(1);
             }
-            self.caught_up(database, behind);
+            self.caught_up(monitor.database, behind);
         }
     }
 
@@ -244,8 +251,16 @@ impl<L: Log> Server<L> {
             self.groups.find_interested(id, tables, &mut groups);
         }
         let mut left_behind = 0_usize;
+        let mut at_once = self.limits.notified_at_once;
         for id in groups.drain(..) {
             let Some(group) = self.groups.get_mut(id) else { continue };
+            if at_once == 0 {
+                for member in group.members.values_mut().filter(|member| member.behind.is_none()) {
+                    left_behind += usize::from(self.sessions.leave_behind(member, known, true));
+                }
+                continue;
+            }
+            at_once -= 1;
             let text = &mut self.scratch.notification;
             text.clear();
             begin_body(&group.spec, database, commit, text);
@@ -258,17 +273,17 @@ impl<L: Log> Server<L> {
                 continue;
             }
             let shared = (text.len() >= SHARED_BYTES_MIN).then(|| Arc::new(std::mem::take(text)));
-            for member in &mut group.members {
+            for member in group.members.values_mut() {
                 if member.behind.is_some() {
                     continue;
                 }
-                let Some(session) = self.sessions.get_mut(member.session) else { continue };
-                if session.output.backlog_bytes() > self.limits.backlog_bytes {
-                    member.behind = Some(known);
-                    session.behind += 1;
-                    left_behind += 1;
+                let session = self.sessions.get(member.session);
+                let backlog_bytes = session.map_or(0, |session| session.output.backlog_bytes());
+                if at_once == 0 || backlog_bytes > self.limits.backlog_bytes {
+                    left_behind += usize::from(self.sessions.leave_behind(member, known, at_once == 0));
                     continue;
                 }
+                at_once -= 1;
                 let Some(output) = self.sessions.output(member.session) else { continue };
                 match &shared {
                     None => output.write(|out| {
@@ -296,9 +311,27 @@ impl<L: Log> Server<L> {
         if left_behind > 0
             && let Some(hosted) = self.databases.get_mut(id)
         {
-            (0..left_behind).for_each(|_| hosted.laggards.add(known));
+            hosted.laggards.add(known, left_behind);
             hosted.database.retain_from(hosted.laggards.slowest());
         }
+    }
+
+    /// Notifies the sessions whose monitors are behind because a change had too many, until none is left or `goes_on`
+    /// returns false, which it is asked after each. To be called after [`Self::flush`].
+    pub fn notify_late(&mut self, goes_on: &mut dyn FnMut() -> bool) {
+        while let Some(id) = self.sessions.late.pop_front() {
+            let Some(session) = self.sessions.get_mut(id) else { continue };
+            session.late = false;
+            // One that reads too little catches up when it has read.
+            if session.behind == 0 || session.output.backlog_bytes() > self.limits.backlog_bytes {
+                continue;
+            }
+            self.catch_up(id);
+            if !goes_on() {
+                break;
+            }
+        }
+        self.sessions.publish();
     }
 
     /// Sends a session what its monitors have missed, in one piece.
@@ -309,12 +342,11 @@ impl<L: Log> Server<L> {
         let mut commits = Vec::new();
         for place in 0.. {
             let monitor = self.sessions.get(session).and_then(|entry| entry.monitors.get(place));
-            let Some(SessionMonitor { id, database, group, .. }) = monitor else { break };
+            let Some(SessionMonitor { id, database, group, member, .. }) = monitor else { break };
             let Some(group) = self.groups.get_mut(*group) else { continue };
             let Some(hosted) = self.databases.get(*database) else { continue };
-            let Some(behind) = group.member(session, id).and_then(|member| member.behind.take()) else {
-                continue;
-            };
+            let behind = group.members.get_mut(member).and_then(|member| member.behind.take());
+            let Some(behind) = behind else { continue };
             commits.push((*database, behind));
             if behind < hosted.database.oldest_kept() {
                 lost = true;
@@ -358,7 +390,7 @@ impl<L: Log> Server<L> {
         for (id, oldest) in short {
             let groups = self.groups.iter_mut().filter(|group| group.spec.database == id);
             let lost: Vec<SessionId> = groups
-                .flat_map(|group| &group.members)
+                .flat_map(|group| group.members.values())
                 .filter(|member| member.behind.is_some_and(|behind| behind < oldest))
                 .map(|member| member.session)
                 .collect();

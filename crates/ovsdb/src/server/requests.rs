@@ -5,6 +5,8 @@ use super::{DatabaseId, Log, Now, Server, SessionId};
 use crate::error::Error;
 use crate::members::is_id;
 use crate::monitor::Version;
+use crate::server::output::append_shared;
+use std::sync::Arc;
 use wire::json::{Value, write};
 use wire::jsonrpc::Params;
 
@@ -60,7 +62,10 @@ impl<L: Log> Server<L> {
     ) {
         let answer = match method {
             "list_dbs" => self.list_databases(),
-            "get_schema" => self.get_schema(params),
+            "get_schema" => match self.get_schema(params) {
+                Ok(text) => return self.reply_shared(session, id, text),
+                Err(error) => Err(error),
+            },
             "get_server_id" => self.get_server_id(),
             "lock" | "steal" | "unlock" if self.is_read_only(session) => {
                 return self.reply_error_text(session, &canonical(id), LOCKS_ARE_READ_ONLY);
@@ -121,13 +126,17 @@ impl<L: Log> Server<L> {
         Ok(text)
     }
 
-    fn get_schema(&self, params: Value<'_>) -> Answer {
+    fn get_schema(&mut self, params: Value<'_>) -> Result<Arc<Vec<u8>>, Error> {
         let id = self.find_database(params, "get_schema")?;
-        let mut text = Vec::new();
-        if let Some(hosted) = self.databases.get(id) {
-            hosted.database.schema().write_json(&mut text);
-        }
-        Ok(text)
+        let Some(hosted) = self.databases.get_mut(id) else { return Ok(Arc::default()) };
+        let schema = hosted.database.schema();
+        let text = hosted.schema_text.get_or_insert_with(|| {
+            let mut text = Vec::new();
+            schema.write_json(&mut text);
+            text.shrink_to_fit();
+            Arc::new(text)
+        });
+        Ok(Arc::clone(text))
     }
 
     fn get_server_id(&self) -> Answer {
@@ -214,6 +223,18 @@ impl<L: Log> Server<L> {
             out.extend_from_slice(result);
             out.extend_from_slice(b",\"error\":null}");
         });
+    }
+
+    /// As [`Self::reply`], with a result that others are sent as well.
+    fn reply_shared(&mut self, session: SessionId, id: Value<'_>, result: Arc<Vec<u8>>) {
+        let Some(output) = self.sessions.output(session) else { return };
+        output.write(|out| {
+            out.extend_from_slice(b"{\"id\":");
+            write_id(out, id);
+            out.extend_from_slice(b",\"result\":");
+        });
+        append_shared(output, result);
+        output.append(b",\"error\":null}");
     }
 
     /// The reply to a request that failed.

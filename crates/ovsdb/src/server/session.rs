@@ -2,8 +2,10 @@
 
 use super::Output;
 use super::databases::DatabaseId;
-use super::waits::Wait;
-use crate::monitor::GroupId;
+use super::waits::{Wait, WaitId};
+use crate::history::CommitId;
+use crate::monitor::{GroupId, Member, MemberId};
+use std::collections::VecDeque;
 
 /// Identifies a session. The id of a session that has ended is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +41,7 @@ pub(crate) struct SessionMonitor {
     pub id: Box<[u8]>,
     pub database: DatabaseId,
     pub group: GroupId,
+    pub member: MemberId,
     /// The memory that it is assumed to need: its request's length.
     pub bytes: usize,
 }
@@ -53,11 +56,13 @@ pub(crate) struct Session {
     /// Locks it owns or waits for.
     pub locks: Vec<Box<str>>,
     /// Waiting transactions.
-    pub waits: usize,
+    pub waits: Vec<WaitId>,
     /// Bytes of the waiting transactions, and of the names of locks and of monitors.
     pub kept_bytes: usize,
     /// Monitors that are behind.
     pub behind: usize,
+    /// Whether it is in the list of sessions that are notified later.
+    pub late: bool,
     /// Whether it is aware of databases that are added, removed and changed.
     pub database_change_aware: bool,
     /// Whether nothing is left of it but output to be sent.
@@ -68,8 +73,8 @@ pub(crate) struct Session {
 
 impl Session {
     /// Subtracts a transaction that no longer waits.
-    pub fn forget(&mut self, wait: &Wait) {
-        self.waits = self.waits.saturating_sub(1);
+    pub fn forget(&mut self, id: WaitId, wait: &Wait) {
+        self.waits.retain(|other| *other != id);
         self.kept_bytes = self.kept_bytes.saturating_sub(wait.bytes());
     }
 
@@ -88,6 +93,8 @@ pub(crate) struct Sessions {
     pub touched: Vec<SessionId>,
     /// Sessions with output that became visible since the loop last asked.
     pub ready: Vec<SessionId>,
+    /// Sessions with monitors that are behind because a change had too many.
+    pub late: VecDeque<SessionId>,
 }
 
 #[derive(Debug, Default)]
@@ -153,6 +160,18 @@ impl Sessions {
             self.touched.push(id);
         }
         Some(&mut session.output)
+    }
+
+    /// Leaves a monitor behind after the commit `known`. `is_late`: its session is to be notified before it has read
+    /// anything. Returns false if the session does not exist.
+    pub fn leave_behind(&mut self, member: &mut Member, known: CommitId, is_late: bool) -> bool {
+        let Some(session) = self.get_mut(member.session) else { return false };
+        member.behind = Some(known);
+        session.behind += 1;
+        if is_late && !std::mem::replace(&mut session.late, true) {
+            self.late.push_back(member.session);
+        }
+        true
     }
 
     /// Makes all held output visible.

@@ -59,11 +59,10 @@ impl<L: Log> Server<L> {
             Ok(database) => database,
             Err(error) => return self.group_error(session, id, &error),
         };
-        let waits = self.sessions.get(session).map_or(0, |session| session.waits);
-        if waits > 0 {
+        if self.sessions.get(session).is_some_and(|session| !session.waits.is_empty()) {
             let mut text = Vec::new();
             write::sorted(&mut text, id);
-            if self.waits.contains(session, &text) {
+            if self.find_wait(session, &text).is_some() {
                 let error = Error::syntax_error(array, "transact: duplicate request ID");
                 return self.group_error(session, id, &error);
             }
@@ -76,19 +75,15 @@ impl<L: Log> Server<L> {
                 self.notify_since(database, known);
                 self.finish_transaction(session, |out| write_id(out, id));
             }
-            Some(_) if waits >= self.limits.waits_per_session => {
+            Some(_) if !self.may_wait(session) => {
                 let error = Error::resources_exhausted("too many waiting transactions");
                 self.group_error(session, id, &error);
             }
             Some(wait) => {
                 let mut text = Vec::new();
                 write::sorted(&mut text, id);
-                let wait = Wait { id: text.into(), params: array.text().into(), ..wait };
-                if let Some(session) = self.sessions.get_mut(session) {
-                    session.waits += 1;
-                    session.kept_bytes += wait.bytes();
-                }
-                self.waits.push(wait);
+                let id = self.waits.new_id();
+                self.wait(id, Wait { id: text.into(), params: array.text().into(), ..wait });
             }
         }
     }
@@ -113,9 +108,11 @@ impl<L: Log> Server<L> {
             elapsed_ms: now.monotonic_ms.saturating_sub(wait.started_ms),
         };
         match self.attempt(attempt, now) {
-            Some(Wait { tried, deadline_ms, .. }) => {
+            Some(Wait { tables, deadline_ms, .. }) => {
                 let deadline_ms = deadline_ms.map(|ms| ms.saturating_sub(now.monotonic_ms) + wait.started_ms);
-                Err(Wait { tried, deadline_ms, ..wait })
+                // One that has passed belongs to an operation that is satisfied by now.
+                let deadline_ms = deadline_ms.filter(|ms| *ms > now.monotonic_ms);
+                Err(Wait { tables, deadline_ms, ..wait })
             }
             None => Ok(wait),
         }
@@ -162,14 +159,14 @@ impl<L: Log> Server<L> {
                 }
                 None
             }
-            Outcome::Waiting { timeout_ms } => Some(Wait {
+            Outcome::Waiting { timeout_ms, tried } => Some(Wait {
                 session,
                 database,
                 id: Box::default(),
                 params: Box::default(),
                 started_ms: now.monotonic_ms,
                 deadline_ms: timeout_ms.map(|timeout| now.monotonic_ms.saturating_add(timeout)),
-                tried: hosted.database.commit_number(),
+                tables: transaction::tables_of(hosted.database.schema(), operations, tried),
             }),
         }
     }
@@ -183,6 +180,14 @@ impl<L: Log> Server<L> {
     /// Hands a new commit of a database to the log. Monitors must still be notified.
     fn logged(&mut self, id: DatabaseId, commit: CommitId, now: Now) {
         let Some(hosted) = self.databases.get_mut(id) else { return };
+        if self.waits.is_watching() {
+            let mut last = None;
+            for table in hosted.database.tables_of(commit) {
+                if last.replace(table) != Some(table) {
+                    self.waits.table_changed(id, table);
+                }
+            }
+        }
         match &mut hosted.log {
             Some(log) => {
                 if hosted.written.0 + 1 == commit.0 {
@@ -274,10 +279,11 @@ impl<L: Log> Server<L> {
         hosted.database.undo_since(written);
         hosted.database.hold_from(None);
         hosted.laggards.take_back(written);
+        self.waits.database_changed(id);
         for group in self.groups.iter_mut().filter(|group| group.spec.database == id) {
             group.initial = None;
             group.missed = None;
-            for member in &mut group.members {
+            for member in group.members.values_mut() {
                 member.behind = member.behind.map(|behind| behind.min(written));
             }
         }

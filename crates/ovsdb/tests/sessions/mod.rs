@@ -121,7 +121,7 @@ impl<L: Log> Driver<L> {
     /// Sends some messages of one session at once. Returns what all sessions receive.
     pub fn send(&mut self, session: &str, text: &str) -> Vec<String> {
         let mut lines = self.receive(session, text);
-        self.server.flush(self.now);
+        self.end_wake_up();
         lines.extend(self.collect());
         lines
     }
@@ -156,9 +156,15 @@ impl<L: Log> Driver<L> {
         self.now.monotonic_ms += ms;
         self.now.wall_ms += ms;
         if self.server.next_deadline_ms().is_some_and(|deadline| deadline <= self.now.monotonic_ms) {
-            self.server.on_deadline(self.now);
+            self.end_wake_up();
         }
         self.collect()
+    }
+
+    fn end_wake_up(&mut self) {
+        self.server.run_waits(self.now, &mut || true);
+        self.server.flush();
+        self.server.notify_late(&mut || true);
     }
 
     /// What the sessions receive, one message a line, in the order of their names.

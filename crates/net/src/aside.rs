@@ -25,6 +25,8 @@ use sessions::{Output, Session};
 use crate::clock::Clock;
 use crate::server::{Inbox, spawn};
 
+/// Niceness of the executing threads: workers, which have many clients each, go first.
+const NICE: i32 = 5;
 /// Index blocks that wait for a worker's batch to end are checked again after this time.
 const RETIRED: Duration = Duration::from_millis(10);
 
@@ -114,6 +116,8 @@ impl Aside {
             let (this, node, inboxes) = (Arc::clone(self), Arc::clone(node), inboxes.to_vec());
             let name = if index == 0 { "dm:login".to_owned() } else { format!("dm:aside{}", index - 1) };
             let thread = spawn(&name, move || {
+                // Without it, long requests compete with short ones for the processor, as before.
+                let _ = rustix::process::setpriority_process(None, NICE);
                 let mut cx = NodeContext::new(node, first_thread + index);
                 crate::clock::give(&mut cx);
                 cx.keeps_alarms = true;

@@ -87,9 +87,9 @@ def test_one_users_streams_leave_room_for_those_of_others(node):
         return one, statuses.count(SUCCESS)
 
     eves = [begin("eve") for _ in range(STREAMS // VBUCKETS + 1)]
-    # What a batch of requests takes is counted after it.
+    # What a batch of requests takes is counted after it, and what the last connection's requests took may be given back meanwhile.
     assert STREAMS // 3 < sum(count for _, count in eves) <= STREAMS // 2 + BATCH
-    assert eves[-1][1] == 0
+    assert eves[-1][1] <= BATCH
     ann, count = begin("ann")
     assert count == VBUCKETS
     for one, _ in eves:

@@ -568,8 +568,8 @@ fn does_not_fit(DoesNotFit { free_bytes }: DoesNotFit) -> Refusal {
 
 fn is_not_spare(DoesNotFit { free_bytes }: DoesNotFit) -> Refusal {
     let reason = format!(
-        "RAM quota: at most {} MiB are left for this bucket without taking memory from others. A user who may manage the \
-         node can do that.",
+        "RAM quota: at most {} MiB are left for this bucket without taking memory from others. A user who may \
+         manage the node can do that.",
         free_bytes >> 20
     );
     Refusal::Invalid { field: "ramQuota", reason }

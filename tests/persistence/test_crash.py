@@ -20,9 +20,10 @@ ROUNDS = int(os.environ.get("KV_CRASH_ROUNDS", "30"))
 @pytest.mark.parametrize("load", crash.LOADS.values(), ids=crash.LOADS)
 def test_kills_at_random_moments(load):
     seed = int(os.environ.get("KV_SEED") or int.from_bytes(os.urandom(3), "big"))
-    done = crash.run(ROUNDS * load.share // 100, seed, load)
+    rounds = ROUNDS * load.share // 100
+    done = crash.run(rounds, seed, load)
     print(f"seed {seed}: {done.counts}")
-    assert sum(done.counts.values()) > 20 * ROUNDS
+    assert sum(done.counts.values()) > 20 * rounds
     if load.size_factor > 1:
         assert done.fetched > 0, "no value was ever ejected and fetched again"
     assert done.counts["observed"] > 0

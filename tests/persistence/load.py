@@ -4,6 +4,7 @@ It knows what each of its keys must hold, so it also verifies what it wrote. Req
 together, but only one per key.
 """
 
+import itertools
 import random
 import struct
 import threading
@@ -20,6 +21,8 @@ from .versions import Version
 DOCUMENTS, COUNTERS = 9, 3
 LARGEST = 2_500_000
 EXPIRES_IN_S = 30 * 86400
+# Each is given once: a touch with the expiry that a document has changes nothing.
+EXPIRIES = itertools.count(int(time.time()) + EXPIRES_IN_S)
 LEVELS = (None,) * 6 + (MAJORITY, PERSIST_TO_ACTIVE, PERSIST_TO_MAJORITY, PERSIST_TO_MAJORITY)
 # Allowed answers to an add of an existing key, and to a replace or an append of a missing one.
 REFUSED_BY_STATE = {ADD: (EXISTS, NOT_STORED), REPLACE: (NOT_FOUND,), APPEND: (NOT_STORED, NOT_FOUND), DELETE: (NOT_FOUND,), TOUCH: (NOT_FOUND,)}
@@ -123,7 +126,7 @@ class Writer(threading.Thread):
         if latest is None:
             # After an ambiguous write only a write that does not depend on its outcome.
             return self.plain_set(key, value)
-        expiry = int(time.time()) + EXPIRES_IN_S + self.number if dice < 0.3 else 0
+        expiry = next(EXPIRIES) if dice < 0.3 else 0
         flags = self.random.randrange(1 << 32)
         stored, extras = Version(value, flags, expiry), struct.pack(">II", flags, expiry)
         there = latest.content is not None
@@ -146,7 +149,7 @@ class Writer(threading.Thread):
         if dice < 0.84:
             return self.frame(Flight(DELETE, key, Version(None) if there else None, level, () if there else REFUSED_BY_STATE[DELETE]))
         if dice < 0.90:
-            expiry = int(time.time()) + EXPIRES_IN_S + self.number
+            expiry = next(EXPIRIES)
             version = Version(latest.content, latest.flags, expiry) if there else None
             return self.frame(Flight(TOUCH, key, version, None, () if there else REFUSED_BY_STATE[TOUCH]), extras=struct.pack(">I", expiry))
         return self.frame(Flight(GET, key, None, None))

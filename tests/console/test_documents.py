@@ -127,6 +127,13 @@ def test_an_edit_keeps_flags_and_expiry_unless_told(orders):
     assert [orders.get(b"k2")[1][name] for name in ("value", "flags", "expiry")] == ["three", 0, 0]
 
 
+def test_an_expiry_that_is_there_already_is_a_change_too(orders):
+    """Whoever may write and not read does not learn by it which one that is."""
+    _, first = orders.put(b"k2", value="one", expiry=4102444800)
+    _, second = orders.put(b"k2", expiry=4102444800)
+    assert second["cas"] != first["cas"] and int(second["seqno"]) == int(first["seqno"]) + 1
+
+
 def test_the_expiry_alone_can_be_changed(orders):
     assert orders.put(b"none", ttl=5)[0] == 404
     _, before = orders.put(b"k3", value="kept", flags=5)

@@ -6,6 +6,7 @@ import struct
 import pytest
 
 from tests import servers
+from tests.clients.text_connection import TextConnection
 from tests.dcp import FOREVER, STREAM_REQ, Dcp
 from tests.frames import SUCCESS, TEMPORARY_FAILURE, request
 from tests.wire.test_roles import ADMINISTRATOR, PASSWORD, POOL, USERS, Client
@@ -98,3 +99,24 @@ def test_one_users_streams_leave_room_for_those_of_others(node):
     assert count == VBUCKETS
     ann.close()
     again.close()
+
+
+def test_only_who_manages_the_node_ends_it_by_a_command(tmp_path):
+    path = tmp_path / "password"
+    path.write_text(PASSWORD + "\n")
+    path.chmod(0o600)
+    options = ("--user", ADMINISTRATOR, "--password-file", str(path))
+    with servers.Dormouse(*options, config="[node]\nshutdown_command = true\n") as server:
+        with Client(server) as root:
+            for name, roles in {"app": "bucket_full_access[default]", "boss": "bucket_admin[default],bucket_full_access[default]"}.items():
+                root.done("PUT", f"{USERS}/{name}", {"password": PASSWORD, "roles": roles})
+        for name in ("app", "boss", ADMINISTRATOR):
+            one = TextConnection(server.memcached)
+            assert one.store(b"set", b"login", f"{name} {PASSWORD}".encode()) == b"STORED"
+            if name != ADMINISTRATOR:
+                assert one.line(b"shutdown") == b"CLIENT_ERROR shutdown needs the role cluster_admin"
+                assert one.get(b"a") is None
+            else:
+                one.line(b"shutdown")
+            one.close()
+        assert server.process.wait(10) == 0

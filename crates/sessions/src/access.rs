@@ -138,6 +138,11 @@ impl Peer {
         self.access.everywhere.contain(rights)
     }
 
+    /// Returns true if the user has these rights on the node.
+    pub(super) fn may_on_node(&self, rights: Rights) -> bool {
+        self.access.standing.as_ref().is_some_and(|standing| standing.roles.on_node().contain(rights))
+    }
+
     /// Returns true if the user has these rights in the bucket in use, or in parts of it.
     pub(super) fn may_somewhere(&self, rights: Rights) -> bool {
         let (Some(standing), Some(bucket)) = (&self.access.standing, &self.bucket) else { return false };

@@ -269,6 +269,9 @@ pub fn execute(
         Command::Shutdown(mode) => match (cx.node.settings().shutdown_command, mode) {
             (false, _) => out.bytes(b"SERVER_ERROR: shutdown not enabled\r\n"),
             (true, ShutdownMode::Invalid) => out.bytes(b"CLIENT_ERROR invalid shutdown mode\r\n"),
+            (true, _) if peer.login_required && !peer.may_on_node(Rights::NODE) => {
+                out.bytes(b"CLIENT_ERROR shutdown needs the role cluster_admin\r\n");
+            }
             (true, ShutdownMode::Now | ShutdownMode::Graceful) => {
                 peer.close = true;
                 cx.node.request_shutdown();

@@ -205,7 +205,10 @@ fn store(
             let touched = bucket.change(cx, key, at, |entry| {
                 entry.glance();
                 condition.check(entry)?;
-                entry.touch(expiry)
+                let before = entry.document().map(|document| document.cas());
+                let touched = entry.touch(expiry)?;
+                // A writer who may not read does not learn that it had this expiry.
+                if before == Some(touched.cas) { entry.revise(0) } else { Ok(touched) }
             });
             if matches!(touched, Ok(_) | Err(KvError::NotFound)) {
                 bucket.count_touch(cx, touched.is_ok());

@@ -37,9 +37,10 @@ use crate::LARGE_VALUE;
 
 /// A mutation is answered "temporary failure" if the document was changed by others this many times meanwhile.
 const ATTEMPTS_MAX: u32 = 100;
-/// The same where an attempt takes long: after this time, but not before the third.
+/// The same where an attempt takes long: after this time, but not before the third, unless even one takes longer.
 const ATTEMPTS_US: u64 = 100_000;
 const ATTEMPTS_LEAST: u32 = 3;
+const ATTEMPTS_MOST_US: u64 = 1_000_000;
 /// The values of a lookup are together at most this many times as long as the longest value.
 const ANSWER_VALUES_MAX: usize = 2;
 /// A mutation's answer, per value: index 1, status 2, length 4.
@@ -281,7 +282,8 @@ fn mutate(
     }
     let began_us = cx.fresh_us();
     for number in 0..ATTEMPTS_MAX {
-        if number >= ATTEMPTS_LEAST && cx.fresh_us() >= began_us + ATTEMPTS_US {
+        let most_us = if number < ATTEMPTS_LEAST { ATTEMPTS_MOST_US } else { ATTEMPTS_US };
+        if number > 0 && cx.fresh_us() >= began_us + most_us {
             break;
         }
         let failure = match attempt(operation, request, cx, out) {

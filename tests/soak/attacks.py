@@ -14,7 +14,7 @@ import struct
 import typing
 import urllib.parse
 
-from tests import dcp, frames
+from tests import dcp, frames, snappy
 from tests import subdocument as sd
 from tests.frames import request
 from tests.persistence.bucket import http
@@ -61,6 +61,7 @@ LAST_LINE, LAST_LINE_ANSWER = b"mn\r\n", b"MN\r\n"
 CREATE_SCAN, CONTINUE_SCAN, GET_KEYS = 0xDA, 0xDB, 0xB8
 OBSERVE, ALL_SEQNOS, MANIFEST, COLLECTION_ID = 0x92, 0x48, 0xBA, 0xBB
 SCAN_MORE = 0xA6
+SNAPPY = 2
 # Groups of statistics that both ports have, those of the binary protocol alone, and those of text alone. `reset` is left out.
 SHARED_GROUPS = (
     "items", "slabs", "sizes", "settings", "memory", "allocator", "defragmenter", "compression", "persistence", "warmup", "durability-monitor",
@@ -321,9 +322,11 @@ def with_collections(node, _):
     assert status == 200, (status, answer)
 
 
-def with_a_compressible_value(node, client):
-    administrator(node, "POST", f"/pools/default/buckets/{ATTACKED_BUCKET}", {"compressionMode": "active"})
-    store(client, [(b"compressible", bytes(COMPRESSIBLE_BYTES))])
+def with_a_compressible_value(_, client):
+    """The attackers' HELLO does not ask for Snappy."""
+    client.hello(frames.FEATURE_SNAPPY)
+    answer = client.answer(frames.SET, b"compressible", snappy.compress(bytes(COMPRESSIBLE_BYTES)), bytes(8), datatype=SNAPPY)
+    assert answer.status == frames.SUCCESS, answer
 
 
 def with_a_long_value(_, client):

@@ -20,7 +20,6 @@ Checked:
 Printed: these times and multiples, the longest wait, the end after SIGTERM, and the highest resident memory.
 """
 
-import argparse
 import ctypes
 import dataclasses
 import json
@@ -39,6 +38,7 @@ from tests.ovsdb.connection import Connection
 from tests.ovsdb.servers import SUBJECT, OvsdbServer, create_database
 from tests.servers import free_port
 
+from . import attack_options
 from .hostile import Rss, percentile
 from .values import MEBIBYTE
 
@@ -403,14 +403,8 @@ def row(run):
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(prog="tests.soak.ovsdb_work", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=4, help="of each attack")
-    parser.add_argument("--attack", nargs="*", metavar="NAME", help="these attacks only")
-    parser.add_argument("--list", action="store_true", help="print the names of all attacks")
-    parser.add_argument("--slice", action="store_true", help="some requests beside some attacks, judged by generous bounds")
-    parser.add_argument("--bound-median", type=float, help="highest allowed growth of the honest session's median")
-    parser.add_argument("--bound-p99", type=float, help="highest allowed growth of its 99th percentile")
-    return parser.parse_args(arguments)
+    slice_help = "some requests beside some attacks, judged by generous bounds"
+    return attack_options.parse("tests.soak.ovsdb_work", __doc__, "honest session", 4, slice_help, arguments)
 
 
 # The kinds of work that a session can make; one attack of each in the gate.
@@ -420,13 +414,9 @@ SLICE = ("echo, new sessions", "get_schema", "locks, new sessions", "selects wit
 def main(arguments=None):
     options = parse(arguments)
     known = {attack.name: attack for attack in ATTACKS}
-    if options.list:
-        print("\n".join(known))
+    names = attack_options.choose(options, known, SLICE if options.slice else list(known))
+    if not names:
         return 0
-    if unknown := set(options.attack or ()) - set(known):
-        print(f"unknown attacks: {', '.join(sorted(unknown))}; --list shows all", file=sys.stderr)
-        return 2
-    names = options.attack or (SLICE if options.slice else known)
     quiet_s, attacked_s, most = (SLICE_S, SLICE_S, HONEST_REQUESTS) if options.slice else (options.seconds / 2, options.seconds, 1 << 30)
     failed = 0
     print(HEADINGS, flush=True)

@@ -20,7 +20,6 @@ Checked:
 Printed: these times and multiples, the longest wait, and the processor time that the attackers and the node took.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import http.client
@@ -40,7 +39,7 @@ import time
 from tests import servers
 from tests.frames import GET, SUCCESS, BinaryConnection, request
 
-from . import attacks
+from . import attack_options, attacks
 from .attacks import ADMINISTRATOR, ATTACKED_BUCKET, ATTACKER, HONEST, HONEST_BUCKET, PASSWORD
 from .crowd import Attackers, Shared
 from .hostile import percentile
@@ -322,30 +321,19 @@ def row(run):
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(prog="tests.soak.work", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=5, help="of each attack")
-    parser.add_argument("--attack", nargs="*", metavar="NAME", help="these attacks only")
-    parser.add_argument("--list", action="store_true", help="print the names of all attacks")
-    parser.add_argument("--slice", action="store_true", help="one second of each attack, judged by counts")
-    parser.add_argument("--bound-median", type=float, help="highest allowed growth of the honest client's median")
-    parser.add_argument("--bound-p99", type=float, help="highest allowed growth of its 99th percentile")
-    return parser.parse_args(arguments)
+    return attack_options.parse("tests.soak.work", __doc__, "honest client", 5, "one second of each attack, judged by counts", arguments)
 
 
 def main(arguments=None):
     options = parse(arguments)
     known = {attack.name: attack for attack in (*attacks.ATTACKS, *attacks.GROUPS)}
-    if options.list:
-        print("\n".join(known))
+    names = attack_options.choose(options, known, [attack.name for attack in attacks.ATTACKS])
+    if not names:
         return 0
-    if unknown := set(options.attack or ()) - set(known):
-        print(f"unknown attacks: {', '.join(sorted(unknown))}; --list shows all", file=sys.stderr)
-        return 2
-    chosen = [known[name] for name in options.attack] if options.attack else attacks.ATTACKS
     quiet_s, attacked_s, most = (0, SLICE_S, SLICE_REQUESTS) if options.slice else (options.seconds / 2, options.seconds, 1 << 30)
     failed = 0
     print(HEADINGS, flush=True)
-    for attack in chosen:
+    for attack in map(known.get, names):
         done = run(attack, quiet_s, attacked_s, most)
         print(row(done), flush=True)
         print(f"  answers by status: {done.statuses}, connections closed: {done.closed}, honest answers: {done.attacked.answers}")

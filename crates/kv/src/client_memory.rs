@@ -199,7 +199,7 @@ impl ClientMemory {
         bytes as u64 <= self.soft_bytes().saturating_sub(self.buffer_bytes())
     }
 
-    /// Returns the number of streams of a user, which whoever begins or ends one changes.
+    /// Returns a user's stream count, which its connections update when a stream begins or ends.
     pub fn streams_of(&self, user: &Arc<str>) -> Arc<AtomicUsize> {
         let mut streams = self.streams.lock();
         // Of users without a connection there is no other reference.

@@ -18,7 +18,10 @@ use ovsdb::uuid::Uuid;
 const SCHEMA: &str =
     r#"{"name":"D","version":"1.0.0","tables":{"T":{"isRoot":true,"columns":{"n":{"type":"integer"}}}}}"#;
 const INSERT: &str = r#"{"id":1,"method":"transact","params":["D",{"op":"insert","table":"T","row":{}}]}"#;
-const INCREMENT: &str = r#"{"id":1,"method":"transact","params":["D",{"op":"mutate","table":"T","where":[],"mutations":[["n","+=",1]]}]}"#;
+const INCREMENT: &str = concat!(
+    r#"{"id":1,"method":"transact","params":["D","#,
+    r#"{"op":"mutate","table":"T","where":[],"mutations":[["n","+=",1]]}]}"#
+);
 const SELECT: &str =
     r#"{"id":1,"method":"transact","params":["D",{"op":"select","table":"T","where":[],"columns":["n"]}]}"#;
 const BEFORE_NUMBER: &str = r#"{"id":1,"result":[{"rows":[{"n":"#;
@@ -32,7 +35,7 @@ impl Logger for Silent {
     fn log(&self, _: &'static str, _: Level, _: &str) {}
 }
 
-/// Waits whenever it is woken up, until it is told whether to go on.
+/// Blocks at each wake-up until the test says whether to go on.
 struct Pausing {
     paused: Sender<()>,
     goes_on: Receiver<bool>,
@@ -197,13 +200,11 @@ fn what_a_session_asks_before_it_leaves_is_executed_in_its_first_turn_only() {
             session.write_all(INCREMENT.repeat(PIPELINED).as_bytes()).unwrap();
         }
     });
-    let mut executed = number(&ask(&mut honest, SELECT));
-    loop {
-        std::thread::sleep(std::time::Duration::from_millis(20));
+    // Each of these requests is a wake-up, in which a session that has requests left has a turn.
+    let (mut executed, mut unchanged) = (0, 0);
+    while unchanged <= 2 * SESSIONS {
         let now = number(&ask(&mut honest, SELECT));
-        if now == executed && now > 0 {
-            break;
-        }
+        unchanged = if now == executed { unchanged + 1 } else { 0 };
         executed = now;
     }
     assert!((SESSIONS..SESSIONS * PIPELINED).contains(&executed), "{executed} executed");

@@ -17,11 +17,15 @@ fn insert(name: &str) -> String {
 }
 
 /// Waits until a table has rows with these values only.
+fn wait_operation(table: &str, column: &str, value: &str) -> String {
+    let rows = format!(r#"[{{"{column}":{value}}}]"#);
+    format!(
+        r#"{{"op":"wait","table":"{table}","where":[],"columns":["{column}"],"until":"==","rows":{rows}}}"#
+    )
+}
+
 fn wait(id: usize, table: &str, column: &str, value: &str) -> String {
-    let wait = format!(
-        r#"{{"op":"wait","table":"{table}","where":[],"columns":["{column}"],"until":"==","rows":[{{"{column}":{value}}}]}}"#
-    );
-    transact(id, &wait)
+    transact(id, &wait_operation(table, column, value))
 }
 
 /// Attempts at waiting transactions that a step makes.
@@ -39,8 +43,9 @@ fn a_change_retries_only_transactions_that_wait_for_its_table() {
     }
     driver.send("B", &wait(1, "Test", "name", r#""a""#));
     // The operations before the `wait` count too: what they find may end the transaction.
-    let both = r#"{"op":"delete","table":"Child","where":[]},{"op":"wait","table":"Test","where":[],"columns":["n"],"until":"==","rows":[{"n":-1}]}"#;
-    driver.send("C", &transact(1, both));
+    let both =
+        format!(r#"{{"op":"delete","table":"Child","where":[]}},{}"#, wait_operation("Test", "n", "-1"));
+    driver.send("C", &transact(1, &both));
     assert_eq!(retries(&mut driver, |driver| assert!(driver.send("D", &insert("a")).len() == 2)), 2);
     assert_eq!(
         retries(&mut driver, |driver| drop(driver.send("D", r#"{"id":1,"method":"echo","params":[]}"#))),

@@ -111,7 +111,7 @@ impl Peer {
         self.user.is_some()
     }
 
-    /// Returns true if whoever has logged in is a user still.
+    /// Returns true if the user who logged in still exists.
     pub(super) fn is_user(&self, cx: &NodeContext) -> bool {
         let now = self.user.as_deref().and_then(|user| cx.node.users().standing(user));
         now.zip(self.access.standing.as_ref()).is_some_and(|(now, own)| now.id == own.id)

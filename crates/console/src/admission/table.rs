@@ -1,6 +1,6 @@
 //! The table of open connections: what they hold together, and which of them gives way to another.
 //!
-//! Sums are kept up to date by each change. Connections are visited only to choose one that is cut off.
+//! Each change updates the sums. Connections are visited only to choose one to cut off.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -207,7 +207,7 @@ fn store(
                 condition.check(entry)?;
                 let before = entry.document().map(|document| document.cas());
                 let touched = entry.touch(expiry)?;
-                // A writer who may not read does not learn that it had this expiry.
+                // A writer who may not read must not learn that it had this expiry.
                 if before == Some(touched.cas) { entry.revise(0) } else { Ok(touched) }
             });
             if matches!(touched, Ok(_) | Err(KvError::NotFound)) {

@@ -8,9 +8,8 @@
 //! any others. They are there from the beginning, like the default collection, so no stream tells of them. Most buckets
 //! never have a document there: what requests have to know of them is allocated with the first that asks.
 
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-
-use super::{Collection, Collections, FIRST_ID, Manifest, SEGMENT_IDS, Scope};
+use super::live::SEGMENT_IDS;
+use super::{Collection, Collections, FIRST_ID, Manifest, Scope};
 
 /// Its name.
 pub const SYSTEM: &str = "_system";
@@ -56,8 +55,7 @@ impl Collections {
         // ORDERING: who finds one of them not entered yet comes here, and waits for the lock.
         for (_, one) in manifest.collections().filter(|(scope, _)| scope.name == SYSTEM) {
             if let Some(entry) = self.known.get_or_make(one.id) {
-                entry.max_ttl_s.store(one.max_ttl_s, Relaxed);
-                entry.is_there.store(true, SeqCst);
+                entry.enter(one);
             }
         }
         true
@@ -109,7 +107,7 @@ mod tests {
         let events = collections.manifest().events_after(0);
         assert_eq!(events.iter().map(|event| (event.uid, event.scope)).collect::<Vec<_>>(), [(2, 9)]);
         collections.change(|m| m.remove_scope("s"), |_| Ok(())).unwrap();
-        assert!(collections.has_changes(), "streams that know the scope are told of its end");
+        assert!(collections.has_changes(), "streams that know the scope report its end");
     }
 
     #[test]

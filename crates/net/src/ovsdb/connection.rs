@@ -45,11 +45,11 @@ pub(super) struct Probe {
     pub asked_ms: Option<u64>,
 }
 
-/// Received bytes that are not split into messages yet.
+/// Received bytes that wait to be split into messages.
 #[derive(Debug, Default)]
 pub(super) struct Unframed {
     bytes: Vec<u8>,
-    /// Of these, the ones before are.
+    /// How many of them have been split since they were kept.
     at: usize,
 }
 

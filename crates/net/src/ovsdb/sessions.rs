@@ -24,9 +24,9 @@ use transport::{Certificate, Stream, TlsError};
 const SEND_TURN_BYTES: usize = 256 << 10;
 /// Connections that are accepted at a listener before others get their turn.
 const ACCEPT_TURN: usize = 8;
-/// A turn of a connection ends after this time if no other has anything to be read,
+/// A turn of a connection ends after this time.
 const TURN_US: u64 = 1000;
-/// and after this time if others have.
+/// The same while others have something to be read.
 const CROWDED_TURN_US: u64 = 100;
 /// Most bytes read from a busy connection at once, unless it has sent a part of a message: what is read and not
 /// executed is kept.

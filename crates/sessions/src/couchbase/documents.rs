@@ -307,7 +307,7 @@ impl Operation<'_> {
             }
             let cas = document.cas();
             let mut mutated = entry.touch(expiry)?;
-            // Whoever may not read does not learn that it had this expiry.
+            // A writer who may not read must not learn that it had this expiry.
             if mutated.cas == cas && !self.may(Rights::READ) {
                 mutated = entry.revise(0)?;
             }

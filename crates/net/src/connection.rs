@@ -18,7 +18,7 @@ const SINK_TURN_BYTES: usize = 256 << 10;
 /// Answers that a connection's requests have together, if they are as long as its last ones.
 const TOGETHER_BYTES: usize = 128 << 10;
 /// How many requests of a new connection are executed together.
-const FIRST_TOGETHER: u8 = 16;
+const FIRST_TOGETHER: u8 = 4;
 /// The time limit of an unfinished request restarts after this many more bytes of it.
 const PROGRESS_BYTES: usize = 16 << 10;
 /// Upper bound of that time limit before the login.
@@ -58,7 +58,7 @@ pub(crate) struct Connection {
     pub(crate) has_begun: bool,
     /// It is in one of the worker's queues.
     pub(crate) queued: bool,
-    /// Its last turn was much work.
+    /// Its last turn was much work, or it has had none.
     pub(crate) is_busy: bool,
     /// How many of its requests are executed together at most: few if its answers are long.
     together: u8,
@@ -88,7 +88,7 @@ impl Connection {
             ended: false,
             has_begun: false,
             queued: false,
-            is_busy: false,
+            is_busy: true,
             together: FIRST_TOGETHER,
             unparsed: false,
         }
@@ -353,11 +353,12 @@ fn difference(new: usize, old: usize) -> i64 {
 }
 
 /// How many requests are executed together after a turn that has answered so many with so many bytes: as many as fit
-/// with such answers, but not at once many again after few.
+/// with such answers; more than before only if this turn had as many, and then twice as many at most.
 #[inline]
 fn together_after(together: usize, requests: usize, bytes: usize) -> usize {
     let fits = if bytes < TOGETHER_BYTES { BATCH_REQUESTS } else { TOGETHER_BYTES * requests / bytes };
-    fits.clamp(1, BATCH_REQUESTS.min(2 * together))
+    let most = if requests < together { together } else { BATCH_REQUESTS.min(2 * together) };
+    fits.clamp(1, most)
 }
 
 #[cfg(test)]
@@ -369,7 +370,8 @@ mod tests {
         assert_eq!(together_after(BATCH_REQUESTS, 64, 64 * 50), BATCH_REQUESTS);
         assert_eq!(together_after(BATCH_REQUESTS, 64, 64 * 8000), 16);
         assert_eq!(together_after(16, 16, 16 * 1_000_000), 1);
-        let after_short = std::iter::successors(Some(1), |together| Some(together_after(*together, 1, 50)));
-        assert_eq!(after_short.take(8).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64, 64]);
+        assert_eq!(together_after(4, 3, 50), 4);
+        let grown = std::iter::successors(Some(1), |together| Some(together_after(*together, *together, 50)));
+        assert_eq!(grown.take(8).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64, 64]);
     }
 }

@@ -14,8 +14,8 @@
 //!   requests waits for one long turn at most.
 //! * A batch has few slow requests (those about no document, or about what is in one): as many as took a third of a
 //!   millisecond lately.
-//! * A connection whose last turn was much work is busy. Busy connections are served after all others, and events are
-//!   polled for meanwhile.
+//! * A connection whose last turn was much work is busy, and so is a new one. Busy connections are served after all
+//!   others, and events are polled for meanwhile.
 //! * A peer that does not read its answers is not read from once its backlog exceeds the limit, or its share of what
 //!   all connections may still hold. It is dropped when it has taken nothing for a minute.
 //!
@@ -66,6 +66,8 @@ const REST_MS: u64 = 5_000;
 const STOPPING_STUCK_MS: u64 = 500;
 /// While stopping: how often to look for those.
 const STOPPING_LOOK_MS: u64 = 100;
+/// How long others are served before events are polled for again.
+const READY_US: u64 = 1000;
 /// How long busy connections are served before events are polled for again.
 const BUSY_US: u64 = 300;
 /// Index blocks that wait for another worker's batch to end are checked again after this time.
@@ -219,10 +221,13 @@ impl Worker {
         }
     }
 
-    /// Serves the connections that have events; the busy ones last, and not all of them if that takes long.
+    /// Serves the connections that have events, the busy ones last; not all of either kind if that takes long.
     fn serve(&mut self, buffer: &mut [u8]) {
         while !self.ready.is_empty() && !self.shared.stopping.load(Relaxed) {
             self.round(buffer, Queue::Ready);
+            if !self.ready.is_empty() && self.cx.fresh_us() >= self.cx.now.mono_us + READY_US {
+                break;
+            }
         }
         if self.busy.is_empty() {
             return;

@@ -57,6 +57,8 @@ struct Turn<'a> {
     answered: usize,
     /// How long its batches with slow requests took.
     slow_us: u64,
+    /// Its answers may be long: no other connection's requests are added to its batch.
+    is_last: bool,
 }
 
 impl Worker {
@@ -91,8 +93,14 @@ impl Worker {
                     done: 0,
                     answered: 0,
                     slow_us: 0,
+                    is_last: false,
                 };
-                turns.push(self.parse(turn, &mut batch));
+                let turn = self.parse(turn, &mut batch);
+                let is_last = turn.is_last;
+                turns.push(turn);
+                if is_last {
+                    break;
+                }
             }
             carried = if self.recorder.is_on() {
                 self.execute_recorded(&mut batch, &mut turns)
@@ -266,6 +274,7 @@ impl Worker {
                 false if self.allowance < ALLOWANCE_SCARCE => SCARCE_REQUESTS,
                 false => connection.together(),
             };
+            turn.is_last = connection.is_busy && connection.together() < BATCH_REQUESTS;
             let most = most.min(self.limits.turn_requests.saturating_sub(turn.done));
             let input = turn.input.get(turn.consumed..).unwrap_or_default();
             let progress = connection.session.parse(input, turn.id, most, &mut self.cx, batch);

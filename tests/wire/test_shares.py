@@ -1,6 +1,8 @@
 """What all share, and how much of it one user may take: memory of buckets, collections, change streams."""
 
+import contextlib
 import json
+import select
 import struct
 
 import pytest
@@ -8,7 +10,8 @@ import pytest
 from tests import servers
 from tests.clients.text_connection import TextConnection
 from tests.dcp import FOREVER, STREAM_REQ, Dcp
-from tests.frames import SUCCESS, TEMPORARY_FAILURE, request
+from tests.frames import SUCCESS, TEMPORARY_FAILURE, BinaryConnection, request
+from tests.subdocument import GET, REPLACE, lookups, mutations
 from tests.wire.test_roles import ADMINISTRATOR, PASSWORD, POOL, USERS, Client
 
 BUCKETS = ("orders,ephemeral,32MiB", "shared,ephemeral,auto")
@@ -120,3 +123,31 @@ def test_only_who_manages_the_node_ends_it_by_a_command(tmp_path):
                 one.line(b"shutdown")
             one.close()
         assert server.process.wait(10) == 0
+
+
+def test_a_long_request_does_not_hold_up_those_of_others(node):
+    """Eve's edits of a large document take much longer than Ann's look-ups, which leave the worker as well."""
+    large, small = (b"[" + b"1," * count + b"1]" for count in (2_000_000, 100_000))
+    with Client(node) as root:
+        for user in ("eve", "ann"):
+            root.done("PUT", f"{USERS}/{user}", {"password": PASSWORD, "roles": "data_reader[orders],data_writer[orders]"})
+    with contextlib.ExitStack() as stack:
+        def opened(user):
+            connection = BinaryConnection.opened(node.kv, 120, bucket="orders", user=user, password=PASSWORD)
+            return stack.enter_context(connection)
+
+        eves, ann = [opened("eve") for _ in range(4)], opened("ann")
+        for key, array in ((b"large", large), (b"small", small)):
+            assert ann.store(key, array).status == SUCCESS
+        for eve in eves:
+            eve.send(mutations(b"large", *[(REPLACE, b"[-1]", b"2")] * 16))
+        answers = 0
+        waiting = {eve.socket for eve in eves}
+        while waiting:
+            ann.send(lookups(b"small", (GET, b"[-1]")))
+            assert ann.response().status == SUCCESS
+            answers += 1
+            waiting.difference_update(select.select(waiting, [], [], 0)[0])
+        assert answers > 5 * len(eves), "she waits for an edit each time"
+        for eve in eves:
+            assert eve.response().status == SUCCESS

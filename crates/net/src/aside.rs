@@ -4,9 +4,10 @@
 //!   dm:worker*  ── Job: session ──>  one line per client (user and address)  ── in turn ──>  dm:aside*
 //!               <── Done: session, answers ──────────────────────────────────────────────────┘
 //! ```
-//! A job is one request. The lines are served in turn, so a client with a thousand connections delays the long requests
-//! of others by one of its own. Logins have lines and a thread of their own: data must not hold them up. A job whose
-//! connection has closed is dropped, and so are all when the node stops.
+//! A job is one request. The lines are served in turn, and one job of each at a time: a client with a thousand
+//! connections, or with a request of seconds, leaves the other threads to others. Logins have lines and a thread of
+//! their own: data must not hold them up. A job whose connection has closed is dropped, and so are all when the node
+//! stops.
 //!
 //! Letters and alarms are the worker's: [`kv::ThreadContext::home`].
 
@@ -27,12 +28,16 @@ use crate::server::{Inbox, spawn};
 
 /// Niceness of the executing threads: workers, which have many clients each, go first.
 const NICE: i32 = 5;
+/// So many clients' long requests are executed at the same time, on the smallest machine too.
+const LONG_THREADS_MIN: usize = 4;
 /// Index blocks that wait for a worker's batch to end are checked again after this time.
 const RETIRED: Duration = Duration::from_millis(10);
 
 /// Number of executing threads that a node with this many workers has for this.
 pub(crate) const fn aside_threads(workers: usize) -> usize {
-    workers.div_ceil(4) + 1
+    let quarter = workers.div_ceil(4);
+    let long = if quarter < LONG_THREADS_MIN { LONG_THREADS_MIN } else { quarter };
+    long + 1
 }
 
 /// A session whose next request takes long.
@@ -59,32 +64,63 @@ pub(crate) struct Done {
 /// Whose requests wait in one line.
 type Client = (Option<IpAddr>, Option<Arc<str>>);
 
-/// The lines with jobs; the first is served next.
+/// The jobs of one client.
+struct Line {
+    client: Client,
+    waiting: VecDeque<Job>,
+    is_running: bool,
+}
+
+/// The first line of which nothing is being executed is served next.
 #[derive(Default)]
-struct Lines(VecDeque<(Client, VecDeque<Job>)>);
+struct Lines(VecDeque<Line>);
 
 impl Lines {
     fn push(&mut self, job: Job) {
-        let client = (job.session.peer.address, job.session.peer.user.clone());
-        match self.0.iter_mut().find(|(known, _)| *known == client) {
-            Some((_, line)) => line.push_back(job),
-            None => self.0.push_back((client, VecDeque::from([job]))),
+        let client = client_of(&job);
+        match self.0.iter_mut().find(|line| line.client == client) {
+            Some(line) => line.waiting.push_back(job),
+            None => self.0.push_back(Line { client, waiting: VecDeque::from([job]), is_running: false }),
         }
     }
 
-    /// The next job whose connection is still there.
+    /// The next job whose connection is still there; [`Self::end`] must follow.
     fn pop(&mut self) -> Option<Job> {
-        while let Some((client, mut line)) = self.0.pop_front() {
-            let job = line.pop_front();
-            if !line.is_empty() {
-                self.0.push_back((client, line));
+        let mut index = 0;
+        while let Some(line) = self.0.get_mut(index) {
+            while line.waiting.front().is_some_and(|job| job.is_closed.load(Relaxed)) {
+                line.waiting.pop_front();
             }
-            if let Some(job) = job.filter(|job| !job.is_closed.load(Relaxed)) {
-                return Some(job);
+            if line.waiting.is_empty() && !line.is_running {
+                self.0.remove(index);
+            } else if line.waiting.is_empty() || line.is_running {
+                index += 1;
+            } else {
+                let mut line = self.0.remove(index)?;
+                let job = line.waiting.pop_front();
+                line.is_running = true;
+                self.0.push_back(line);
+                return job;
             }
         }
         None
     }
+
+    /// A job of this client is over.
+    fn end(&mut self, client: &Client) {
+        if let Some(line) = self.0.iter_mut().find(|line| line.client == *client) {
+            line.is_running = false;
+        }
+    }
+
+    /// Removes all jobs that wait.
+    fn take_waiting(&mut self) -> Vec<Job> {
+        self.0.iter_mut().flat_map(|line| std::mem::take(&mut line.waiting)).collect()
+    }
+}
+
+fn client_of(job: &Job) -> Client {
+    (job.session.peer.address, job.session.peer.user.clone())
 }
 
 /// Jobs of one kind.
@@ -144,8 +180,12 @@ impl Aside {
         while let Some(job) = self.next(kind, cx) {
             cx.now = clock.now();
             cx.tend();
-            let Some(inbox) = inboxes.get(job.thread) else { continue };
-            inbox.come_back(execute(job, cx));
+            let (client, thread) = (client_of(&job), job.thread);
+            let done = execute(job, cx);
+            kind.lines.lock().end(&client);
+            if let Some(inbox) = inboxes.get(thread) {
+                inbox.come_back(done);
+            }
         }
     }
 
@@ -179,7 +219,7 @@ impl Aside {
     pub(crate) fn stop(&self) {
         self.is_stopping.store(true, Relaxed);
         for kind in [&self.long, &self.logins] {
-            let dropped = std::mem::take(&mut *kind.lines.lock());
+            let dropped = kind.lines.lock().take_waiting();
             drop(dropped);
             kind.changed.notify_all();
         }

@@ -94,6 +94,27 @@ def test_a_message_without_an_end(small):
     assert serves(small)
 
 
+@pytest.mark.parametrize("change", ["insert", "delete"])
+@pytest.mark.parametrize("together", [True, False])
+def test_many_mutations_of_a_long_set(kind, tmp_path, change, together):
+    """They take no copy of the set each."""
+    path = create_database(tmp_path / "D.db", {"name": "D", "version": "1.0.0", "tables": {"T": {
+        "isRoot": True, "columns": {"s": {"type": {"key": "integer", "min": 0, "max": "unlimited"}}}}}})
+    size, count = 200_000, 500
+    with OvsdbServer(kind, tmp_path / "run", databases=[path]) as server, Connection(server.sock) as peer:
+        peer.transact("D", {"op": "insert", "table": "T", "row": {"s": ["set", list(range(0, 2 * size, 2))]}})
+        before = server.status("VmHWM")
+        first = 1 if change == "insert" else 0
+        mutations = [["s", change, ["set", [number]]] for number in range(first, 2 * count, 2)]
+        groups = [mutations] if together else [[mutation] for mutation in mutations]
+        results = peer.transact("D", *({"op": "mutate", "table": "T", "where": [], "mutations": group} for group in groups))
+        assert results == [{"count": 1}] * len(groups)
+        assert server.status("VmHWM") - before < 32 * MIB
+        [result] = peer.transact("D", {"op": "select", "table": "T", "where": [], "columns": ["s"]})
+        expected = set(range(0, 2 * size, 2)) ^ set(range(first, 2 * count, 2))
+        assert result["rows"] == [{"s": ["set", sorted(expected)]}]
+
+
 def test_many_sessions(small):
     """More sessions than a shell's usual descriptor limit; each is answered."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -14,6 +14,7 @@ mod algebra;
 mod arithmetic;
 mod difference;
 mod parse;
+mod search;
 mod sort;
 
 pub use algebra::{compare, excludes, includes, subtract, union};

@@ -5,6 +5,7 @@
 //! condition is always true. The arguments are cells, all in one buffer. Clauses are sorted, so that equal conditions
 //! are equal. If a condition has many `==` clauses on a column, monitors look them up by hash.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -67,6 +68,28 @@ struct Clause {
     column: ColumnRef,
     function: Function,
     argument: Range<usize>,
+}
+
+/// A row, and the cell that was looked at last: many clauses may be about one column.
+struct Seen<'r> {
+    row: Row<'r>,
+    column: ColumnRef,
+    cell: Cow<'r, [u8]>,
+}
+
+impl<'r> Seen<'r> {
+    #[inline]
+    fn new(row: Row<'r>) -> Self {
+        Self { row, column: ColumnRef::Uuid, cell: row.any_cell(ColumnRef::Uuid) }
+    }
+
+    #[inline]
+    fn cell(&mut self, column: ColumnRef) -> &[u8] {
+        if self.column != column {
+            (self.column, self.cell) = (column, self.row.any_cell(column));
+        }
+        &self.cell
+    }
 }
 
 /// Which rows are selected.
@@ -226,7 +249,8 @@ impl Condition {
     /// Returns true if all clauses hold.
     #[inline]
     pub fn evaluate(&self, row: Row<'_>) -> bool {
-        self.clauses.iter().all(|clause| self.holds(clause, row))
+        let mut seen = Seen::new(row);
+        self.clauses.iter().all(|clause| self.holds(clause, &mut seen))
     }
 
     /// Returns true if any clause holds, or there are none.
@@ -234,19 +258,20 @@ impl Condition {
         if let Some(equal) = &self.equal {
             return equal.iter().any(|(column, cells)| cells.contains(row.any_cell(*column).as_ref()));
         }
-        self.clauses.is_empty() || self.clauses.iter().any(|clause| self.holds(clause, row))
+        let mut seen = Seen::new(row);
+        self.clauses.is_empty() || self.clauses.iter().any(|clause| self.holds(clause, &mut seen))
     }
 
-    fn holds(&self, clause: &Clause, row: Row<'_>) -> bool {
+    fn holds(&self, clause: &Clause, seen: &mut Seen<'_>) -> bool {
         let argument = self.argument(clause);
         match (clause.function, clause.column) {
             (Function::True, _) => true,
             (Function::False, _) => false,
             (function, ColumnRef::Column(id)) => {
-                compare(function, &row.schema().column(id).kind, row.cell(id), argument)
+                compare(function, &seen.row.schema().column(id).kind, seen.cell(clause.column), argument)
             }
-            (Function::Equal | Function::Includes, column) => row.any_cell(column) == argument,
-            (_, column) => row.any_cell(column) != argument,
+            (Function::Equal | Function::Includes, column) => seen.cell(column) == argument,
+            (_, column) => seen.cell(column) != argument,
         }
     }
 
@@ -294,19 +319,20 @@ fn is_ordered(kind: &ColumnType) -> bool {
 }
 
 fn compare(function: Function, kind: &ColumnType, cell: &[u8], argument: &[u8]) -> bool {
-    let ordered = |wanted: &[Ordering]| {
-        let atoms = cell::first(kind, cell).zip(cell::first(kind, argument));
-        atoms.is_some_and(|(one, other)| wanted.contains(&atom::compare(&one, &other)))
+    // Only of numbers, of which each has one at most.
+    let order = || {
+        let ((has_one, one), (has_other, other)) = (cell::body(kind, cell), cell::body(kind, argument));
+        (has_one > 0 && has_other > 0).then(|| atom::compare_packed(kind.key.kind, one, other))
     };
     match function {
         Function::True => true,
         Function::False => false,
         Function::Equal => cell == argument,
         Function::NotEqual => cell != argument,
-        Function::Less => ordered(&[Ordering::Less]),
-        Function::LessOrEqual => ordered(&[Ordering::Less, Ordering::Equal]),
-        Function::GreaterOrEqual => ordered(&[Ordering::Greater, Ordering::Equal]),
-        Function::Greater => ordered(&[Ordering::Greater]),
+        Function::Less => matches!(order(), Some(Ordering::Less)),
+        Function::LessOrEqual => matches!(order(), Some(Ordering::Less | Ordering::Equal)),
+        Function::GreaterOrEqual => matches!(order(), Some(Ordering::Greater | Ordering::Equal)),
+        Function::Greater => matches!(order(), Some(Ordering::Greater)),
         Function::Includes if kind.is_scalar() => cell == argument,
         Function::Excludes if kind.is_scalar() => cell != argument,
         Function::Includes => cell::includes(kind, cell, argument),

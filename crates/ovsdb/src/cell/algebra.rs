@@ -1,5 +1,7 @@
-//! Set operations on sets and maps: union, difference, inclusion. One pass over both sorted cells.
+//! Set operations on sets and maps: union, difference, inclusion. The elements of one sorted cell are searched for in the
+//! other, and what is between them is passed in one piece: an argument is often much shorter than the cell.
 
+use super::search::Search;
 use super::{Element, packed};
 use crate::atom::{self, AtomType};
 use crate::column_type::ColumnType;
@@ -22,29 +24,21 @@ pub(super) fn merge<'a>(
     second: impl Iterator<Item = Element<'a>>,
     mut each: impl FnMut(Side<'a>),
 ) {
-    sides(key, first, second).for_each(&mut each);
-}
-
-/// What [`merge`] passes, one after the other.
-fn sides<'a>(
-    key: AtomType,
-    first: impl Iterator<Item = Element<'a>>,
-    second: impl Iterator<Item = Element<'a>>,
-) -> impl Iterator<Item = Side<'a>> {
     let (mut first, mut second) = (first.peekable(), second.peekable());
-    std::iter::from_fn(move || {
+    loop {
         let order = match (first.peek(), second.peek()) {
             (Some(one), Some(other)) => compare_keys(key, one.key, other.key),
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
-            (None, None) => return None,
+            (None, None) => return,
         };
-        match order {
+        let side = match order {
             Ordering::Less => first.next().map(Side::First),
             Ordering::Greater => second.next().map(Side::Second),
-            Ordering::Equal => Some(Side::Both(first.next()?, second.next()?)),
-        }
-    })
+            Ordering::Equal => first.next().zip(second.next()).map(|(one, other)| Side::Both(one, other)),
+        };
+        side.into_iter().for_each(&mut each);
+    }
 }
 
 #[inline]
@@ -55,24 +49,21 @@ fn compare_keys(kind: AtomType, one: &[u8], other: &[u8]) -> Ordering {
 /// Returns true if `cell` has all elements of `argument` (for maps: with the same values). Both are of type `kind`,
 /// which may have other limits on the number of elements, but both or neither must be scalar.
 pub fn includes(kind: &ColumnType, cell: &[u8], argument: &[u8]) -> bool {
-    if super::len(kind, argument) > super::len(kind, cell) {
-        return false;
-    }
-    sides(kind.key.kind, packed(kind, cell), packed(kind, argument)).all(|side| match side {
-        Side::First(_) => true,
-        Side::Second(_) => false,
-        Side::Both(one, other) => one.value == other.value,
-    })
+    let (count, mut search) = Search::new(kind, cell);
+    super::len(kind, argument) <= count
+        && packed(kind, argument).all(|wanted| {
+            let (_, found) = search.pass(wanted.key);
+            found.is_some_and(|found| found.value == wanted.value)
+        })
 }
 
 /// Returns true if `cell` has none of the elements of `argument` (for maps: with the same values).
 pub fn excludes(kind: &ColumnType, cell: &[u8], argument: &[u8]) -> bool {
-    if super::len(kind, cell) == 0 {
-        return true;
-    }
-    sides(kind.key.kind, packed(kind, cell), packed(kind, argument)).all(|side| match side {
-        Side::First(_) | Side::Second(_) => true,
-        Side::Both(one, other) => one.value != other.value,
+    let (few, many) = if argument.len() < cell.len() { (argument, cell) } else { (cell, argument) };
+    let (_, mut search) = Search::new(kind, many);
+    packed(kind, few).all(|one| {
+        let (_, found) = search.pass(one.key);
+        found.is_none_or(|found| found.value != one.value)
     })
 }
 
@@ -104,12 +95,14 @@ fn first_difference<'a>(
 /// Appends the cell with the elements of both; for equal keys of a map the value of `one` is kept.
 pub fn union(kind: &ColumnType, one: &[u8], other: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
-    let mut count = 0;
-    merge(kind.key.kind, packed(kind, one), packed(kind, other), |side| {
-        let (Side::First(element) | Side::Second(element) | Side::Both(element, _)) = side;
-        out.extend_from_slice(element.both);
-        count += 1;
-    });
+    let (mut count, mut search) = Search::new(kind, one);
+    for element in packed(kind, other) {
+        let (lesser, known) = search.pass(element.key);
+        out.extend_from_slice(lesser);
+        count += usize::from(known.is_none());
+        out.extend_from_slice(known.unwrap_or(element).both);
+    }
+    out.extend_from_slice(search.rest());
     super::seal(kind, count, start, out);
 }
 
@@ -117,16 +110,17 @@ pub fn union(kind: &ColumnType, one: &[u8], other: &[u8], out: &mut Vec<u8>) {
 /// a pair is removed only if its value is the same too; otherwise all pairs with such a key are.
 pub fn subtract(kind: &ColumnType, one: &[u8], other_kind: &ColumnType, other: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
-    let mut count = 0;
     let with_values = other_kind.is_map();
-    merge(kind.key.kind, packed(kind, one), packed(other_kind, other), |side| {
-        let element = match side {
-            Side::First(element) => element,
-            Side::Both(element, other) if with_values && element.value != other.value => element,
-            Side::Second(_) | Side::Both(..) => return,
-        };
-        out.extend_from_slice(element.both);
-        count += 1;
-    });
+    let (mut count, mut search) = Search::new(kind, one);
+    for unwanted in packed(other_kind, other) {
+        let (lesser, known) = search.pass(unwanted.key);
+        out.extend_from_slice(lesser);
+        match known {
+            Some(known) if with_values && known.value != unwanted.value => out.extend_from_slice(known.both),
+            Some(_) => count = count.saturating_sub(1),
+            None => {}
+        }
+    }
+    out.extend_from_slice(search.rest());
     super::seal(kind, count, start, out);
 }

@@ -1,6 +1,6 @@
 use super::{Checks, Operator, parse};
 use crate::atom::{Atom, AtomType};
-use crate::column_type::ColumnType;
+use crate::column_type::{ColumnType, UNLIMITED};
 use crate::error::Error;
 use crate::uuid::Uuid;
 use proptest::collection::vec;
@@ -292,6 +292,22 @@ impl Plain {
         }
     }
 
+    /// Made from more bits: all distinct, packed in one to nine bytes if it is an integer.
+    fn distinct(kind: AtomType, bits: u16) -> Self {
+        let number = i64::from(bits) - (1 << 15);
+        match kind {
+            AtomType::Integer => Self::Integer(number * if bits.is_multiple_of(3) { 1 << 45 | 1 } else { 1 }),
+            AtomType::Real => Self::Real(number as f64 / 4.0),
+            AtomType::Boolean => Self::Boolean(bits & 1 == 1),
+            AtomType::String => Self::String(number.to_string()),
+            AtomType::Uuid => {
+                let mut uuid = [0; 16];
+                uuid[usize::from(bits % 7)..][..2].copy_from_slice(&bits.to_be_bytes());
+                Self::Uuid(uuid)
+            }
+        }
+    }
+
     fn atom(&self) -> Atom<'_> {
         match self {
             Self::Integer(value) => Atom::Integer(*value),
@@ -430,6 +446,52 @@ proptest! {
         } else {
             prop_assert!(!super::has_allowed_length(&kind, &cell_other));
         }
+    }
+
+    /// Cells so long that elements are searched for by halves.
+    #[test]
+    fn long_cells_compute_as_sets_and_maps_do(
+        key in 0..4_usize,
+        value in prop_oneof![Just(None), Just(Some(AtomType::Uuid)), Just(Some(AtomType::String))],
+        one in vec(any::<u16>(), 100..500),
+        other in vec(any::<u16>(), 1..10),
+        common in vec(any::<proptest::sample::Index>(), 0..10),
+    ) {
+        let key = [AtomType::Integer, AtomType::Real, AtomType::Uuid, AtomType::String][key];
+        let base = crate::base_type::BaseType::plain;
+        let kind = ColumnType { n_min: 0, n_max: UNLIMITED, value: value.map(base), ..ColumnType::scalar(base(key)) };
+        let model = |bits: &[u16]| -> Model {
+            let elements = bits.iter().map(|bits| {
+                (Plain::distinct(key, *bits), value.map(|kind| Plain::new(kind, (bits % 3) as u8)))
+            });
+            elements.collect()
+        };
+        // Some keys in common; of these, some with another value.
+        let other: Vec<u16> = other.into_iter().chain(common.iter().map(|index| *index.get(&one))).collect();
+        let (one, mut other) = (model(&one), model(&other));
+        for (place, found) in other.values_mut().enumerate() {
+            *found = value.filter(|_| place % 3 == 0).map(|kind| Plain::new(kind, 3)).or_else(|| found.take());
+        }
+        let (cell, cell_other) = (packed(&kind, &one), packed(&kind, &other));
+        let is_in = |(key, value): (&Plain, &Option<Plain>)| one.get(key) == Some(value);
+        prop_assert_eq!(super::includes(&kind, &cell, &cell_other), other.iter().all(is_in));
+        prop_assert_eq!(super::excludes(&kind, &cell, &cell_other), !other.iter().any(is_in));
+        prop_assert_eq!(super::excludes(&kind, &cell_other, &cell), !other.iter().any(is_in));
+
+        let mut out = Vec::new();
+        let union: Model = other.clone().into_iter().chain(one.clone()).collect();
+        super::union(&kind, &cell, &cell_other, &mut out);
+        prop_assert_eq!(&out, &packed(&kind, &union));
+        out.clear();
+        let rest: Model = one.clone().into_iter().filter(|(key, value)| other.get(key) != Some(value)).collect();
+        super::subtract(&kind, &cell, &kind, &cell_other, &mut out);
+        prop_assert_eq!(&out, &packed(&kind, &rest));
+        out.clear();
+        let keys = kind.transient_keys();
+        let unwanted: Model = other.keys().map(|key| (key.clone(), None)).collect();
+        let rest: Model = one.into_iter().filter(|(key, _)| !other.contains_key(key)).collect();
+        super::subtract(&kind, &cell, &keys, &packed(&keys, &unwanted), &mut out);
+        prop_assert_eq!(&out, &packed(&kind, &rest));
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! `update`, `mutate`, `delete`
 
-use std::ops::Range;
-
 use super::Transaction;
 use super::operation::{Member, Operation};
 use crate::error::Error;
@@ -115,9 +113,9 @@ impl Transaction<'_, '_> {
 /// The cells of a row that mutations have changed.
 #[derive(Default)]
 struct Mutated {
-    bytes: Vec<u8>,
-    spans: Vec<(ColumnId, Range<usize>)>,
-    input: Vec<u8>,
+    cells: Vec<(ColumnId, Vec<u8>)>,
+    /// The next value of one of them.
+    next: Vec<u8>,
 }
 
 impl Mutated {
@@ -130,32 +128,24 @@ impl Mutated {
         version: u64,
         out: &mut Vec<u8>,
     ) -> Result<bool, Error> {
-        self.bytes.clear();
-        self.spans.clear();
+        self.cells.clear();
         for mutation in mutations {
             let column = schema.column(mutation.column);
-            let start = self.bytes.len();
-            let known = self.spans.iter_mut().find(|(other, _)| *other == mutation.column);
+            let known = self.cells.iter_mut().find(|(other, _)| *other == mutation.column);
+            self.next.clear();
+            let cell = known.as_deref().map_or_else(|| old.cell(mutation.column), |(_, cell)| cell);
+            mutation.apply(&column.kind, cell, &mut self.next)?;
             match known {
-                None => {
-                    mutation.apply(&column.kind, old.cell(mutation.column), &mut self.bytes)?;
-                    self.spans.push((mutation.column, start..self.bytes.len()));
-                }
-                Some((_, span)) => {
-                    self.input.clear();
-                    self.input.extend_from_slice(self.bytes.get(span.clone()).unwrap_or_default());
-                    mutation.apply(&column.kind, &self.input, &mut self.bytes)?;
-                    *span = start..self.bytes.len();
-                }
+                Some((_, cell)) => std::mem::swap(cell, &mut self.next),
+                None => self.cells.push((mutation.column, std::mem::take(&mut self.next))),
             }
         }
         row::start(out, old.uuid(), version);
         let mut differs = false;
         for ((id, _), cell) in schema.columns().zip(old.cells()) {
-            let span = self.spans.iter().find(|(other, _)| *other == id);
-            let new = span.and_then(|(_, span)| self.bytes.get(span.clone()));
-            differs |= new.is_some_and(|new| new != cell);
-            out.extend_from_slice(new.unwrap_or(cell));
+            let mutated = self.cells.iter().find(|(other, _)| *other == id);
+            differs |= mutated.is_some_and(|(_, new)| new != cell);
+            out.extend_from_slice(mutated.map_or(cell, |(_, new)| new));
         }
         Ok(differs)
     }

@@ -25,6 +25,7 @@ EXPTIMES = (
 UNSIGNED_EXPTIMES = EXPTIMES[-3:]
 BAD_EXPTIMES = (b"abc", b"1x", b"1.5", b"--1", b"1e3")
 FLAGS = (b"0", b"0", b"0", b"1", b"42", b"65535", b"65536", b"4294967295")
+BAD_FLAGS = (b"4294967296", b"-1", b"18446744073709551616", b"1x", b"0x1")
 
 # Enough to turn a padded counter ("9 ") into a large value that begins with a number, and to stay below the longest value.
 APPEND_MOST = 40_000
@@ -48,9 +49,14 @@ class Source:
     def flags(self):
         return self.random.choice(FLAGS)
 
-    def value_for(self, exptime):
-        """A small value if the command line will be refused: the server then takes the data for a line."""
-        return self.small_value() if exptime in BAD_EXPTIMES else self.value()
+    def item(self):
+        """Flags, expiration time and value of a store, and its row. If the line will be refused, the server takes the data for a line: it is
+        small then."""
+        flags = self.pick((60, self.flags()), (1, self.random.choice(BAD_FLAGS)))
+        exptime = self.exptime()
+        if flags in BAD_FLAGS or exptime in BAD_EXPTIMES:
+            return flags, exptime, self.small_value(), "refused-store"
+        return flags, exptime, self.value(), ""
 
     def exptime(self):
         return self.pick((40, self.random.choice(EXPTIMES)), (1, self.random.choice(BAD_EXPTIMES)))

@@ -22,6 +22,7 @@ class MetaSource(Source):
 
     def key_and_flags(self):
         """A key, its form on the line, and the flags it needs."""
+        self.is_refused = self.random.random() < 0.02
         plain = self.key()
         shape = self.random.random()
         if shape < 0.75 or len(plain) > KEY_MAX_IN_BASE64:
@@ -36,7 +37,6 @@ class MetaSource(Source):
             # CAS values are compared per key.
             flags.append(b"k")
         self.random.shuffle(flags)
-        self.is_refused = self.random.random() < 0.02
         if self.is_refused:
             flags.append(self.random.choice(flags) if flags and self.random.random() < 0.5 else (self.random.choice(UNKNOWN_FLAGS),))
         pieces = [b" ".join([verb, key, *numbers])]
@@ -77,7 +77,8 @@ class MetaSource(Source):
 
     def set(self):
         raw, key, flags = self.key_and_flags()
-        value = self.value().replace(b"\0", b"\1")
+        # If the line is refused, a later release takes the data for a line: it is small then.
+        value = (self.small_value() if self.is_refused else self.value()).replace(b"\0", b"\1")
         mode = (b"M" + self.pick((10, self.random.choice((b"E", b"A", b"P", b"R", b"S"))), (3, self.random.choice((b"e", b"a", b"p", b"r", b"s"))), (1, b"X"), (1, b"SET"), (1, b"")),)
         flags += self.common()
         flags += self.some((0.35, b"c"), (0.25, self.cas(raw)), (0.3, (b"F" + self.flags(),)), (0.15, b"I"), (0.3, self.ttl(b"T")), (0.35, mode))

@@ -24,22 +24,19 @@ class TextSource(Source):
         return self.pick((4, b""), (1, b" noreply"))
 
     def store(self):
-        exptime = self.exptime()
-        value = self.value_for(exptime)
+        flags, exptime, value, since = self.item()
         verb = self.random.choice(STORES)
         if verb in (b"append", b"prepend"):
             value = value.replace(b"\0", b"\1")
         if verb == b"append":
             value = value[:APPEND_MOST]
-        head = b"%s %s %s %s %d" % (verb, self.key(), self.flags(), exptime, len(value))
-        since = "refused-store" if exptime in BAD_EXPTIMES else ""
+        head = b"%s %s %s %s %d" % (verb, self.key(), flags, exptime, len(value))
         return Step((head, self.noreply(), b"\r\n", value, b"\r\n"), since=since)
 
     def cas(self):
-        key, exptime = self.key(), self.exptime()
-        value = self.value_for(exptime)
-        head = b"cas %s %s %s %d " % (key, self.flags(), exptime, len(value))
-        since = "refused-store" if exptime in BAD_EXPTIMES else ""
+        key = self.key()
+        flags, exptime, value, since = self.item()
+        head = b"cas %s %s %s %d " % (key, flags, exptime, len(value))
         return Step((head, self.cas_token(key), self.noreply(), b"\r\n", value, b"\r\n"), since=since)
 
     def get(self):

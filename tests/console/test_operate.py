@@ -1,6 +1,7 @@
 """What an operator asks at night: figures of background work, the log's tail, the allocator's settings."""
 
 import json
+import re
 import time
 import urllib.parse
 
@@ -102,10 +103,31 @@ def test_the_log_has_what_the_node_logged_and_goes_on_from_a_number(node):
     assert numbers == list(range(first["first"], first["last"] + 1))
     assert ask(node, "/allocator", "POST", form="dirty_decay_ms=4321")[0] == 200
     news = document(node, f"/log?after={first['last']}")
-    [line] = [line for line in news["lines"] if "dirty_decay_ms" in line["text"]]
+    [line] = [line for line in news["lines"] if "dirty_decay_ms set" in line["text"]]
     assert line["level"] == "info" and line["target"].startswith("dormouse") and 'value="4321"' in line["text"]
     assert abs(line["atMs"] / 1000 - time.time()) < 60 and news["last"] == first["last"] + len(news["lines"])
     assert document(node, f"/log?after={news['last']}")["lines"] == []
+
+
+def test_changes_over_http_are_in_the_log_with_who_made_them(node):
+    def counts():
+        status, text = ask(node, "/metrics")
+        assert status == 200
+        return dict(re.findall(r'dormouse_changes_over_http_total{about="(\w+)"} (\d+)', text))
+
+    before, last = counts(), document(node, "/log?lines=1")["last"]
+    user = "/settings/rbac/users/local/ada"
+    assert ask(node, user, "PUT", form="roles=bucket_admin[orders]&password=secret+words")[0] == 200
+    assert ask(node, "/pools/default/buckets/orders", "POST", form="ramQuota=x")[0] == 400
+    assert ask(node, user, "DELETE")[0] == 200
+    lines = [line["text"] for line in document(node, f"/log?after={last}")["lines"]]
+    changes = [line for line in lines if line.startswith("changed over HTTP")]
+    assert len(changes) == 2 and all('user="Administrator" address=127.0.0.1' in line for line in changes)
+    assert f'request="PUT {user}" fields="roles=bucket_admin[orders]&password=..."' in changes[0]
+    assert f'request="DELETE {user}"' in changes[1]
+    assert not [line for line in lines if "secret" in line]
+    after = counts()
+    assert int(after["users"]) == int(before["users"]) + 2 and after["bucket"] == before["bucket"]
 
 
 def test_the_log_as_text_has_a_line_for_each(node):

@@ -58,6 +58,7 @@
 //! only the binary knows (users, budgets, draining) comes through [`Control`].
 #![deny(unsafe_code)]
 
+mod acts;
 mod admission;
 mod allocator;
 mod answers;
@@ -95,6 +96,7 @@ mod users;
 mod vbuckets;
 mod work;
 
+use acts::Acts;
 use answers::Answers;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -259,6 +261,8 @@ pub(crate) struct Console {
     pub(crate) live: Arc<Live>,
     /// What requests took.
     pub(crate) latency: Arc<requests::Latency>,
+    /// What has been changed over HTTP.
+    pub(crate) acts: Arc<Acts>,
     /// Outcomes of durable writes.
     pub(crate) answers: Arc<Answers>,
     /// Whose turn it is with work that takes longer.
@@ -294,6 +298,7 @@ pub fn serve(
         indexes: Arc::default(),
         live: Arc::default(),
         latency: Arc::default(),
+        acts: Arc::default(),
         answers,
         lanes: Arc::default(),
         turns: Arc::default(),

@@ -2,6 +2,7 @@
 //! required); and what each request needs of its user's roles.
 
 use crate::Console;
+use crate::acts::Act;
 use crate::admission::Client;
 use crate::buckets::refused;
 use crate::keys::place::Place;
@@ -185,9 +186,15 @@ async fn check_then_receive(
     if let Err(response) = need.met(&identity, &path, &parts.uri) {
         return *response;
     }
+    let act = Act::of(need, &parts.method, &parts.uri, &body);
     let mut request = Request::from_parts(parts, Body::from(body));
+    let user = identity.user.clone();
     request.extensions_mut().insert(identity);
-    next.run(request).await
+    let response = next.run(request).await;
+    if let Some(act) = act.filter(|_| response.status().is_success()) {
+        console.acts.note(&act, user.as_deref(), client.address);
+    }
+    response
 }
 
 impl Need {

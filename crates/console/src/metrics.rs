@@ -41,6 +41,11 @@ const CERTIFICATE_EXPIRY: Statistic<u64> = gauge(
     |unix_s| *unix_s,
 );
 
+const ACTS: Statistic<u64> = Statistic {
+    kind: Kind::Counter,
+    ..gauge("changes_over_http", "Changes over HTTP that succeeded, by what they were about", |count| *count)
+};
+
 /// Of an OVSDB database.
 const DATABASE: &[Statistic<DatabaseFigures>] = &[
     gauge("rows", "Rows of all tables", |d| d.rows),
@@ -174,6 +179,9 @@ impl Collector for NodeCollector {
         if let Some(expiry_s) = control.certificate_expiry_s() {
             encode_table(&mut encoder, "", &[CERTIFICATE_EXPIRY], &[([], expiry_s)])?;
         }
+        let acts: Vec<_> =
+            self.console.acts.counts().map(|(about, count)| ([("about", about)], count)).collect();
+        encode_table(&mut encoder, "", &[ACTS], &acts)?;
         let process = ProcessFigures {
             memory_limit_bytes: control.memory_bytes(),
             uptime_s: self.console.started.elapsed().as_secs(),
@@ -360,6 +368,7 @@ mod tests {
         all("", statistics::NODE, &mut rows);
         all("", PROCESS, &mut rows);
         all("", &[RESIDENT, CERTIFICATE_EXPIRY], &mut rows);
+        all("", &[ACTS], &mut rows);
         all("", statistics::FLUSHERS, &mut rows);
         let meters: Vec<_> = statistics::meters().map(|(_, row)| row).collect();
         all("bucket_", &meters, &mut rows);

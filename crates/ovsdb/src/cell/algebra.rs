@@ -1,5 +1,5 @@
-//! Set operations on sets and maps: union, difference, inclusion. The elements of one sorted cell are searched for in the
-//! other, and what is between them is passed in one piece: an argument is often much shorter than the cell.
+//! Set operations on sets and maps: union, difference, inclusion. The elements of one sorted cell are searched for in
+//! the other, and what is between them is passed in one piece: an argument is often much shorter than the cell.
 
 use super::search::Search;
 use super::{Element, packed};

@@ -260,3 +260,26 @@ def test_an_idle_node_with_databases_stays_asleep(node):
         if node.switches() == before:
             return
         assert time.monotonic() < deadline, "the node still wakes up"
+
+
+def test_a_request_that_takes_long_holds_up_neither_figures_nor_the_stop(tmp_path):
+    schema, database = tmp_path / "schema", tmp_path / "conf.db"
+    schema.write_text(json.dumps({"name": "D", "version": "1.0.0", "tables": {"T": {"isRoot": True, "columns": {"n": {"type": "integer"}}}}}))
+    subprocess.run(["ovsdb-tool", "create", database, schema], check=True)
+    with Dormouse(config=CONFIG.format(home=tmp_path), home=tmp_path, buckets=("orders,persistent,64MiB",), ports={"memcached": "none"}) as node:
+        with Connection(tmp_path / "conf.sock") as peer:
+            peer.transact("D", *({"op": "insert", "table": "T", "row": {"n": number}} for number in range(10_000)))
+            # Each is true of each row.
+            clauses = [["n", "!=", -number] for number in range(1, 600_000)]
+            peer.send({"id": 1, "method": "transact", "params": ["D", {"op": "select", "table": "T", "where": clauses}]})
+            deadline = time.monotonic() + 60
+            while (answer := ask(node, "/health/ready"))[0] == 200:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert answer[0] == 503 and json.loads(answer[1])["reasons"] == ["stalled"]
+            for path in ("/metrics", "/figures", "/pools/default/buckets", "/settings/rbac/users"):
+                assert ask(node, path)[0] == 200
+            assert ask(node, "/health/ready")[0] == 503, "the request is over already: it tells nothing"
+            assert node.stop() == 0
+        assert "are still at a request, which is dropped" in node.log()
+        assert "stopped" in node.log()

@@ -1,7 +1,9 @@
 """What an operator asks at night: figures of background work, the log's tail, the allocator's settings."""
 
+import base64
 import json
 import re
+import socket
 import time
 import urllib.parse
 
@@ -123,11 +125,34 @@ def test_changes_over_http_are_in_the_log_with_who_made_them(node):
     lines = [line["text"] for line in document(node, f"/log?after={last}")["lines"]]
     changes = [line for line in lines if line.startswith("changed over HTTP")]
     assert len(changes) == 2 and all('user="Administrator" address=127.0.0.1' in line for line in changes)
-    assert f'request="PUT {user}" fields="roles=bucket_admin[orders]&password=..."' in changes[0]
+    assert f'request="PUT {user}" fields="roles=bucket_admin[orders]&password=..." outcome="success"' in changes[0]
     assert f'request="DELETE {user}"' in changes[1]
     assert not [line for line in lines if "secret" in line]
     after = counts()
     assert int(after["users"]) == int(before["users"]) + 2 and after["bucket"] == before["bucket"]
+
+
+def test_a_change_whose_client_leaves_is_in_the_log(node):
+    login = base64.b64encode(b"Administrator:password").decode()
+    body = "roles=ro_admin&password=secret+words"
+    last = document(node, "/log?lines=1")["last"]
+    for number in range(20):
+        path = f"/settings/rbac/users/local/gone{number}"
+        with socket.create_connection(node.http) as leaving:
+            leaving.sendall(f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {login}\r\nContent-Length: {len(body)}\r\n"
+                            f"Content-Type: application/x-www-form-urlencoded\r\n\r\n{body}".encode())
+            time.sleep(number / 10_000)
+    deadline = time.monotonic() + 20
+    while True:
+        made = {user["id"] for user in document(node, "/settings/rbac/users") if user["id"].startswith("gone")}
+        lines = [line["text"] for line in document(node, f"/log?after={last}&lines=1000")["lines"]]
+        noted = {name for name in made if any(f'local/{name}"' in line for line in lines)}
+        if made and noted == made:
+            break
+        assert time.monotonic() < deadline, (made, noted)
+        time.sleep(0.05)
+    for name in made:
+        assert ask(node, f"/settings/rbac/users/local/{name}", "DELETE")[0] == 200
 
 
 def test_the_log_as_text_has_a_line_for_each(node):

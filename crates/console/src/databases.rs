@@ -165,8 +165,7 @@ pub async fn list(State(console): State<Console>, party: Party) -> Response {
 /// `GET /databases/DB`.
 pub async fn show(State(console): State<Console>, party: Party, Path(database): Path<String>) -> Response {
     let question = DatabaseQuestion::Reports { database: Some(database) };
-    let answered = console.measure(&party, move |console| console.control.ask_databases(question)).await;
-    match answered.and_then(|answered| answered) {
+    match console.question(&party, question).await {
         Ok(DatabaseAnswer::Reports { databases, .. }) => Json(databases.into_iter().next()).into_response(),
         other => answer(other),
     }
@@ -208,8 +207,7 @@ struct List {
 }
 
 async fn ask(console: &Console, party: &Party, question: DatabaseQuestion) -> Response {
-    let answered = console.measure(party, move |console| console.control.ask_databases(question)).await;
-    answer(answered.and_then(|answered| answered))
+    answer(console.question(party, question).await)
 }
 
 fn answer(answered: Result<DatabaseAnswer, Refusal>) -> Response {

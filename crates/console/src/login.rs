@@ -2,7 +2,7 @@
 //! required); and what each request needs of its user's roles.
 
 use crate::Console;
-use crate::acts::Act;
+use crate::acts::{self, Act};
 use crate::admission::Client;
 use crate::buckets::refused;
 use crate::keys::place::Place;
@@ -190,11 +190,10 @@ async fn check_then_receive(
     let mut request = Request::from_parts(parts, Body::from(body));
     let user = identity.user.clone();
     request.extensions_mut().insert(identity);
-    let response = next.run(request).await;
-    if let Some(act) = act.filter(|_| response.status().is_success()) {
-        console.acts.note(&act, user.as_deref(), client.address);
+    match act {
+        Some(act) => acts::executed(console.acts, act, user, client.address, next.run(request)).await,
+        None => next.run(request).await,
     }
-    response
 }
 
 impl Need {

@@ -9,6 +9,8 @@
 //! A permission that nothing here takes is there for those who may do everything, and for nobody else.
 
 use crate::login::Identity;
+use crate::pools;
+use crate::work::Party;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -73,9 +75,14 @@ const ANY_BUCKET: &str = ".";
 /// The handler. The body has the permissions, separated by commas.
 pub async fn check(
     State(console): State<Console>,
+    party: Party,
     Extension(identity): Extension<Identity>,
     body: String,
 ) -> Response {
+    pools::described(&console, &party, move |console| answers(&console, &identity, &body)).await
+}
+
+fn answers(console: &Console, identity: &Identity, body: &str) -> Response {
     let buckets: Vec<String> = console.node.buckets().iter().map(|bucket| bucket.name().to_owned()).collect();
     let mut answers = Map::new();
     for permission in body.split(',').map(str::trim).filter(|permission| !permission.is_empty()) {

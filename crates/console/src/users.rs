@@ -14,7 +14,7 @@ use crate::login::Identity;
 use crate::work::Party;
 use crate::{Console, Refusal, stored};
 use axum::extract::{Form, Path, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kv::users::kept::{ExternalUser, Group, Kept, KeptUser, Keys};
@@ -35,27 +35,61 @@ const PASSWORD_MAX: usize = 1024;
 const TEXT_MAX: usize = 1024;
 /// Most groups of a user.
 const GROUPS_MAX: usize = 100;
-/// Most roles of a user or group.
+/// Most roles of a group, and of a user together with its groups.
 const ROLES_MAX: usize = 1000;
+/// Most roles of all users and groups together.
+const ALL_ROLES_MAX: usize = 100_000;
+/// Longest list of users or groups, bytes.
+const LIST_BYTES_MAX: usize = 32 << 20;
 
 type Fields = Form<Vec<(String, String)>>;
 
 /// `GET /settings/rbac/users`: local and external ones.
 pub async fn list(State(console): State<Console>, party: Party) -> Response {
-    shown(console, &party, |console| {
+    listed(console, &party, |console| {
         let kept = console.node.users().kept();
-        Some([LOCAL, EXTERNAL].iter().flat_map(|domain| users_of(&console, &kept, domain)).collect())
+        written([LOCAL, EXTERNAL].iter().flat_map(|domain| users_of(&console, &kept, domain)))
     })
     .await
 }
 
 /// The documents of a domain's users.
-fn users_of(console: &Console, kept: &Kept, domain: &str) -> Vec<Value> {
+fn users_of<'a>(console: &'a Console, kept: &'a Kept, domain: &'a str) -> impl Iterator<Item = Value> + 'a {
     let names: Vec<String> = match domain {
         EXTERNAL => kept.external.keys().cloned().collect(),
         _ => console.node.users().names().iter().map(ToString::to_string).collect(),
     };
-    names.iter().filter_map(|name| user(console, kept, domain, name)).collect()
+    names.into_iter().filter_map(move |name| user(console, kept, domain, &name))
+}
+
+/// An array of documents. Each is made when the one before it has been written.
+fn written(documents: impl Iterator<Item = Value>) -> Result<String, Refusal> {
+    let mut text = "[".to_owned();
+    for document in documents {
+        if text.len() > 1 {
+            text.push(',');
+        }
+        text.push_str(&document.to_string());
+        if text.len() > LIST_BYTES_MAX {
+            let reason =
+                format!("The list is longer than {} MiB. Ask for single ones.", LIST_BYTES_MAX >> 20);
+            return Err(invalid("_", reason));
+        }
+    }
+    text.push(']');
+    Ok(text)
+}
+
+/// What `f` writes on a thread of its own.
+async fn listed(
+    console: Console,
+    party: &Party,
+    f: impl FnOnce(Console) -> Result<String, Refusal> + Send + 'static,
+) -> Response {
+    match console.measure(party, f).await.flatten() {
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(refusal) => refused(refusal),
+    }
 }
 
 /// The domain of a user who can log in.
@@ -86,9 +120,9 @@ pub async fn list_domain(
 ) -> Response {
     let list = move |console: Console| {
         let kept = console.node.users().kept();
-        Some(Value::Array(users_of(&console, &kept, &domain)))
+        written(users_of(&console, &kept, &domain))
     };
-    shown(console, &party, list).await
+    listed(console, &party, list).await
 }
 
 /// `GET /settings/rbac/users/DOMAIN/USER`.
@@ -108,9 +142,9 @@ pub async fn show(
 pub async fn groups(State(console): State<Console>, party: Party) -> Response {
     let all = |console: Console| {
         let kept = console.node.users().kept();
-        Some(kept.groups.iter().map(|(name, group)| group_document(name, group)).collect())
+        written(kept.groups.iter().map(|(name, group)| group_document(name, group)))
     };
-    shown(console, &party, all).await
+    listed(console, &party, all).await
 }
 
 /// `GET /settings/rbac/groups/GROUP`.
@@ -489,8 +523,9 @@ async fn set(
             password_changed_s,
         };
         check_over_others(&identity, kept.roles_of(&user))?;
+        check_number(kept, &name, &user.roles, &user.groups)?;
         kept.users.insert(name, user);
-        Ok(())
+        check_total(kept)
     })
     .await
 }
@@ -503,6 +538,27 @@ fn check_groups(kept: &Kept, request: &Request) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(invalid("groups", format!("Groups do not exist: {}", unknown.join(","))))
+}
+
+/// Refuses more roles than a user may have, those of its groups included: each request looks at all of them.
+fn check_number(kept: &Kept, name: &str, roles: &[Role], groups: &BTreeSet<String>) -> Result<(), Refusal> {
+    let of_groups = groups.iter().filter_map(|group| kept.groups.get(group)).map(|group| group.roles.len());
+    if roles.len() + of_groups.sum::<usize>() <= ROLES_MAX {
+        return Ok(());
+    }
+    let reason = format!("{name} would have more than {ROLES_MAX} roles, those of its groups included.");
+    Err(invalid("roles", reason))
+}
+
+/// Refuses more roles than are kept in all.
+fn check_total(kept: &Kept) -> Result<(), Refusal> {
+    let users = kept.users.values().map(|user| user.roles.len());
+    let external = kept.external.values().map(|user| user.roles.len());
+    let groups = kept.groups.values().map(|group| group.roles.len());
+    if users.chain(external).chain(groups).sum::<usize>() <= ALL_ROLES_MAX {
+        return Ok(());
+    }
+    Err(invalid("roles", format!("All users and groups together may have {ALL_ROLES_MAX} roles.")))
 }
 
 /// The same for an external user, who has no password.
@@ -537,8 +593,9 @@ async fn set_external(
             groups: request.groups.unwrap_or(former.groups),
         };
         check_over_others(&identity, kept.roles_with(&user.roles, &user.groups))?;
+        check_number(kept, &name, &user.roles, &user.groups)?;
         kept.external.insert(name, user);
-        Ok(())
+        check_total(kept)
     })
     .await
 }
@@ -624,8 +681,13 @@ async fn set_group(
             roles: request.roles.unwrap_or(former.roles),
         };
         check_over_others(&identity, &group.roles)?;
-        kept.groups.insert(name, group);
-        Ok(())
+        kept.groups.insert(name.clone(), group);
+        let users = kept.users.iter().map(|(user, own)| (user, &own.roles, &own.groups));
+        let external = kept.external.iter().map(|(user, own)| (user, &own.roles, &own.groups));
+        for (user, roles, groups) in users.chain(external).filter(|(.., groups)| groups.contains(&name)) {
+            check_number(kept, user, roles, groups)?;
+        }
+        check_total(kept)
     })
     .await
 }
@@ -679,4 +741,51 @@ pub async fn change_password(
         Ok(())
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(roles: usize, first: usize) -> Group {
+        let role = |number| Role::parse(&format!("data_reader[b:s:c{number}]")).unwrap();
+        Group { roles: (first..first + roles).map(role).collect(), ..Group::default() }
+    }
+
+    #[test]
+    fn the_roles_of_groups_count_as_their_members_own() {
+        let mut kept = Kept::default();
+        kept.groups.insert("one".to_owned(), group(ROLES_MAX / 2, 0));
+        kept.groups.insert("two".to_owned(), group(ROLES_MAX / 2, 1000));
+        let groups: BTreeSet<String> = kept.groups.keys().cloned().collect();
+        assert!(check_number(&kept, "ann", &[], &groups).is_ok());
+        assert!(check_number(&kept, "ann", &[Role::admin()], &groups).is_err());
+        assert!(check_number(&kept, "ann", &[Role::admin()], &BTreeSet::new()).is_ok());
+    }
+
+    #[test]
+    fn there_are_so_many_roles_in_all() {
+        let mut kept = Kept::default();
+        for number in 0..ALL_ROLES_MAX / ROLES_MAX {
+            kept.groups.insert(number.to_string(), group(ROLES_MAX, number));
+        }
+        assert!(check_total(&kept).is_ok());
+        let more = ExternalUser { roles: vec![Role::admin()], ..Default::default() };
+        kept.external.insert("ann".to_owned(), more);
+        assert!(check_total(&kept).is_err());
+    }
+
+    #[test]
+    fn a_list_is_written_piece_by_piece_and_refused_if_it_is_long() {
+        let documents = |count: usize| std::iter::repeat_n(json!({ "id": "a" }), count);
+        assert_eq!(written(documents(2)).unwrap(), r#"[{"id":"a"},{"id":"a"}]"#);
+        assert_eq!(written(documents(0)).unwrap(), "[]");
+        let mut made = 0;
+        let long = std::iter::repeat_with(|| {
+            made += 1;
+            json!("x".repeat(1 << 20))
+        });
+        assert!(written(long).is_err());
+        assert_eq!(made, LIST_BYTES_MAX >> 20);
+    }
 }

@@ -7,10 +7,11 @@
 //! A party is a user, or the address of somebody without a login. Parties take turns: one with many requests delays
 //! its own. A request whose client is gone is not executed, unless it has begun.
 
+use crate::acts;
 use crate::admission::Client;
 use crate::line::Line;
 use crate::login::Identity;
-use crate::{Console, Refusal};
+use crate::{Console, DatabaseAnswer, DatabaseQuestion, Refusal};
 use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -30,6 +31,8 @@ pub enum Lane {
     Maps,
     /// Walks over documents.
     Walks,
+    /// Questions to the OVSDB databases, which their thread answers between its clients' requests.
+    Databases,
     /// Single documents.
     Documents,
     /// Changes of buckets, users and the node.
@@ -49,12 +52,12 @@ struct Bounds {
 }
 
 impl Lane {
-    const COUNT: usize = 8;
+    const COUNT: usize = 9;
 
     const fn bounds(self) -> Bounds {
         let (in_all, of_a_party) = match self {
             Self::Figures | Self::Walks => (1, 1),
-            Self::Maps | Self::Copies => (2, 1),
+            Self::Maps | Self::Copies | Self::Databases => (2, 1),
             Self::Documents => (4, 2),
             Self::Changes => (4, 1),
             Self::SentOn => (8, 2),
@@ -179,6 +182,7 @@ impl Console {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
         let turn = self.lanes.turn(lane, party).await?;
+        acts::begin();
         let (done, result) = oneshot::channel();
         let work = move || {
             let result = work();
@@ -219,6 +223,17 @@ impl Console {
     ) -> Result<T, Refusal> {
         let console = self.clone();
         self.work(Lane::Maps, party, "dm:describe", move || describe(console)).await
+    }
+
+    /// Asks the OVSDB databases.
+    pub(crate) async fn question(
+        &self,
+        party: &Party,
+        question: DatabaseQuestion,
+    ) -> Result<DatabaseAnswer, Refusal> {
+        let control = Arc::clone(&self.control);
+        let ask = move || control.ask_databases(question);
+        self.work(Lane::Databases, party, "dm:question", ask).await.flatten()
     }
 
     /// Changes buckets, users or the node, which waits for the disk.

@@ -18,7 +18,10 @@ use std::time::{Duration, Instant};
 use transport::OldestVersion;
 
 /// How long to wait for the figures; after that the previous ones are used.
-const FIGURES_WAIT: Duration = Duration::from_secs(2);
+const FIGURES_WAIT: Duration = Duration::from_millis(500);
+/// How long to wait for the end of the thread: a request that has begun is not interrupted.
+const END_WAIT: Duration = Duration::from_secs(1);
+const END_LOOK: Duration = Duration::from_millis(5);
 
 /// How long to wait for the answer to a question, and for the end of a compaction.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
@@ -91,6 +94,8 @@ struct Figures {
     /// Number of requests for the figures, and of requests answered.
     asked: u64,
     answered: u64,
+    /// Somebody has waited in vain: nobody waits again before there is an answer.
+    is_late: bool,
     databases: Vec<DatabaseFigures>,
 }
 
@@ -125,11 +130,15 @@ impl Watcher {
         figures.asked += 1;
         let wanted = figures.asked;
         self.waker.wake();
+        if figures.is_late {
+            return figures.databases.clone();
+        }
         let waited = self
             .shared
             .answered
             .wait_timeout_while(figures, FIGURES_WAIT, |figures| figures.answered < wanted);
-        let (figures, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (mut figures, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        figures.is_late |= figures.answered < wanted;
         figures.databases.clone()
     }
 
@@ -233,10 +242,21 @@ impl Databases {
         Watcher { shared: Arc::clone(&self.shared), waker: self.waker.clone() }
     }
 
-    /// Ends all sessions and waits for the thread.
-    pub fn stop(self) {
+    /// Has the thread end all sessions.
+    pub fn begin_stop(&self) {
         self.shared.stopping.store(true, Relaxed);
         self.waker.wake();
+    }
+
+    /// Waits for the end of the thread, but not for ever: what has been answered is in the files.
+    pub fn stop(self) {
+        let until = Instant::now() + END_WAIT;
+        while !self.thread.is_finished() {
+            if Instant::now() > until {
+                return tracing::warn!("the OVSDB databases are still at a request, which is dropped");
+            }
+            std::thread::sleep(END_LOOK);
+        }
         match self.thread.join() {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "the OVSDB databases ended with an error"),
@@ -320,6 +340,7 @@ impl Host for Tenant {
         let mut shown = self.shared.figures();
         if shown.answered < shown.asked {
             shown.answered = shown.asked;
+            shown.is_late = false;
             shown.databases = events.hosted().iter().filter_map(|name| figures(events, name)).collect();
             self.shared.answered.notify_all();
         }
@@ -329,7 +350,14 @@ impl Host for Tenant {
         }
     }
 
+    fn turn_began(&mut self, mono_us: u64) {
+        let turns = self.node.turns();
+        turns.begin(turns.other(), mono_us);
+    }
+
     fn turn_ended(&mut self, events: &mut EventLoop) {
+        let turns = self.node.turns();
+        turns.end(turns.other());
         self.node.set_client_memory(Holder::Ovsdb, events.client_bytes() as u64);
         self.node.set_client_memory(Holder::OvsdbReply, 0);
         if !self.compacting.is_empty() {

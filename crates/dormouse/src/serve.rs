@@ -163,13 +163,16 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
     if let Some(data) = &data {
         data.forget_endpoints();
     }
-    let unwritten = server.shutdown(DRAIN_GRACE);
-    if let Some(databases) = databases {
-        databases.stop();
+    if let Some(databases) = &databases {
+        databases.begin_stop();
     }
+    let unwritten = server.shutdown(DRAIN_GRACE);
     let http = http.map_or(Ok(()), console::Handle::stop);
     // Nothing changes a bucket from here on.
     unwritten.close()?;
+    if let Some(databases) = databases {
+        databases.stop();
+    }
     http?;
     tracing::info!("stopped");
     Ok(())

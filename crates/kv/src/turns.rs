@@ -6,13 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The value while a thread sleeps.
 const ASLEEP: u64 = 0;
 
-/// One entry for each executing thread.
+/// One entry for each executing thread, and one for a thread that serves clients without executing anything of buckets,
+/// as that of OVSDB databases does.
 #[derive(Debug)]
 pub struct Turns(Box<[AtomicU64]>);
 
 impl Turns {
     pub(crate) fn new(threads: usize) -> Self {
-        Self((0..threads).map(|_| AtomicU64::new(ASLEEP)).collect())
+        Self((0..=threads).map(|_| AtomicU64::new(ASLEEP)).collect())
+    }
+
+    /// The thread without a number of its own.
+    pub fn other(&self) -> usize {
+        self.0.len() - 1
     }
 
     /// Notes that a thread has woken up, or begins again to look for events.

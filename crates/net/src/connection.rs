@@ -62,6 +62,8 @@ pub(crate) struct Connection {
     pub(crate) is_busy: bool,
     /// How many of its requests are executed together at most: few if its answers are long.
     together: u8,
+    /// Its last answers were long, or it has had none.
+    pub(crate) has_long_answers: bool,
     /// `rest` may hold a whole request, which is parsed without reading first.
     pub(crate) unparsed: bool,
 }
@@ -90,6 +92,7 @@ impl Connection {
             queued: false,
             is_busy: true,
             together: FIRST_TOGETHER,
+            has_long_answers: true,
             unparsed: false,
         }
     }
@@ -108,7 +111,9 @@ impl Connection {
     /// A turn has answered so many requests with so many bytes.
     #[inline]
     pub(crate) fn note_answered(&mut self, requests: usize, bytes: usize) {
-        self.together = together_after(self.together(), requests, bytes) as u8;
+        let fits = together_for(requests, bytes);
+        self.has_long_answers = fits < BATCH_REQUESTS;
+        self.together = together_after(self.together(), requests, fits) as u8;
     }
 
     /// Unsent output in bytes.
@@ -352,11 +357,16 @@ fn difference(new: usize, old: usize) -> i64 {
     new.cast_signed() as i64 - old.cast_signed() as i64
 }
 
-/// How many requests are executed together after a turn that has answered so many with so many bytes: as many as fit
-/// with such answers; more than before only if this turn had as many, and then twice as many at most.
+/// How many requests fit together, if so many had answers of so many bytes.
 #[inline]
-fn together_after(together: usize, requests: usize, bytes: usize) -> usize {
-    let fits = if bytes < TOGETHER_BYTES { BATCH_REQUESTS } else { TOGETHER_BYTES * requests / bytes };
+fn together_for(requests: usize, bytes: usize) -> usize {
+    if bytes < TOGETHER_BYTES { BATCH_REQUESTS } else { TOGETHER_BYTES * requests / bytes }
+}
+
+/// How many requests are executed together after a turn with so many: as many as fit; more than before only if this
+/// turn had as many, and then twice as many at most.
+#[inline]
+fn together_after(together: usize, requests: usize, fits: usize) -> usize {
     let most = if requests < together { together } else { BATCH_REQUESTS.min(2 * together) };
     fits.clamp(1, most)
 }
@@ -367,11 +377,13 @@ mod tests {
 
     #[test]
     fn long_answers_are_given_few_at_a_time() {
-        assert_eq!(together_after(BATCH_REQUESTS, 64, 64 * 50), BATCH_REQUESTS);
-        assert_eq!(together_after(BATCH_REQUESTS, 64, 64 * 8000), 16);
-        assert_eq!(together_after(16, 16, 16 * 1_000_000), 1);
-        assert_eq!(together_after(4, 3, 50), 4);
-        let grown = std::iter::successors(Some(1), |together| Some(together_after(*together, *together, 50)));
+        let after =
+            |together, requests, bytes| together_after(together, requests, together_for(requests, bytes));
+        assert_eq!(after(BATCH_REQUESTS, 64, 64 * 50), BATCH_REQUESTS);
+        assert_eq!(after(BATCH_REQUESTS, 64, 64 * 8000), 16);
+        assert_eq!(after(16, 16, 16 * 1_000_000), 1);
+        assert_eq!(after(4, 3, 50), 4);
+        let grown = std::iter::successors(Some(1), |together| Some(after(*together, *together, 50)));
         assert_eq!(grown.take(8).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64, 64]);
     }
 }

@@ -77,6 +77,9 @@ pub trait Host {
     /// A signal has arrived, or a [`Waker`] was called.
     fn woken(&mut self, events: &mut EventLoop);
 
+    /// A turn begins, at this time of the monotonic clock.
+    fn turn_began(&mut self, _mono_us: u64) {}
+
     /// A turn ends: all requests are answered.
     fn turn_ended(&mut self, _events: &mut EventLoop) {}
 }
@@ -292,6 +295,7 @@ impl EventLoop {
             }
             let begun_us = self.read_clock();
             self.turn_us = begun_us;
+            host.turn_began(begun_us);
             for event in &events {
                 self.note(event, host);
             }

@@ -73,10 +73,14 @@ impl Worker {
         loop {
             let mut batch = Batch::with_slow(self.slow_most);
             let mut turns = ArrayVec::<Turn<'_>, BATCH_REQUESTS>::new();
+            let mut is_alone = false;
             if let Some(turn) = carried.take() {
-                turns.push(self.parse(turn, &mut batch));
+                let turn = self.parse(turn, &mut batch);
+                is_alone = turn.is_last;
+                turns.push(turn);
             }
-            while !batch.is_full()
+            while !is_alone
+                && !batch.is_full()
                 && !turns.is_full()
                 && collected < COLLECT_BYTES
                 && let Some(id) = self.take_ready(queue)
@@ -96,11 +100,8 @@ impl Worker {
                     is_last: false,
                 };
                 let turn = self.parse(turn, &mut batch);
-                let is_last = turn.is_last;
+                is_alone = turn.is_last;
                 turns.push(turn);
-                if is_last {
-                    break;
-                }
             }
             carried = if self.recorder.is_on() {
                 self.execute_recorded(&mut batch, &mut turns)
@@ -124,11 +125,14 @@ impl Worker {
     }
 
     /// Reads a ready connection into `space`, after its leftover input. Returns the length of the input; `None` if
-    /// there is nothing to do for it now. `is_whole`: none of the space is in use.
+    /// there is nothing to do for it now. `is_whole`: none of the space is in use. The queues may have the number of a
+    /// connection that was closed meanwhile, and now is another one's.
     fn receive(&mut self, id: u32, space: &mut [u8], is_whole: bool) -> Option<usize> {
         let now_ms = self.cx.now.mono_ms();
         let Some(Some(connection)) = self.connections.get_mut(id as usize) else { return None };
-        connection.queued = false;
+        if !std::mem::take(&mut connection.queued) {
+            return None;
+        }
         if let Some(backlog) = &mut connection.backlog {
             let unsent = backlog.len();
             let sent = backlog.send(&mut connection.socket, now_ms);
@@ -274,7 +278,7 @@ impl Worker {
                 false if self.allowance < ALLOWANCE_SCARCE => SCARCE_REQUESTS,
                 false => connection.together(),
             };
-            turn.is_last = connection.is_busy && connection.together() < BATCH_REQUESTS;
+            turn.is_last = connection.is_busy && connection.has_long_answers;
             let most = most.min(self.limits.turn_requests.saturating_sub(turn.done));
             let input = turn.input.get(turn.consumed..).unwrap_or_default();
             let progress = connection.session.parse(input, turn.id, most, &mut self.cx, batch);

@@ -114,8 +114,8 @@ impl Transaction<'_, '_> {
 #[derive(Default)]
 struct Mutated {
     cells: Vec<(ColumnId, Vec<u8>)>,
-    /// The next value of one of them.
-    next: Vec<u8>,
+    /// Buffers for further ones.
+    spare: Vec<Vec<u8>>,
 }
 
 impl Mutated {
@@ -128,16 +128,17 @@ impl Mutated {
         version: u64,
         out: &mut Vec<u8>,
     ) -> Result<bool, Error> {
-        self.cells.clear();
+        self.spare.extend(self.cells.drain(..).map(|(_, cell)| cell));
         for mutation in mutations {
             let column = schema.column(mutation.column);
             let known = self.cells.iter_mut().find(|(other, _)| *other == mutation.column);
-            self.next.clear();
+            let mut next = self.spare.pop().unwrap_or_default();
+            next.clear();
             let cell = known.as_deref().map_or_else(|| old.cell(mutation.column), |(_, cell)| cell);
-            mutation.apply(&column.kind, cell, &mut self.next)?;
+            mutation.apply(&column.kind, cell, &mut next)?;
             match known {
-                Some((_, cell)) => std::mem::swap(cell, &mut self.next),
-                None => self.cells.push((mutation.column, std::mem::take(&mut self.next))),
+                Some((_, cell)) => self.spare.push(std::mem::replace(cell, next)),
+                None => self.cells.push((mutation.column, next)),
             }
         }
         row::start(out, old.uuid(), version);

@@ -3,7 +3,7 @@
 //! A condition is an array of clauses `[column, function, value]` or booleans. Operations select rows for which all
 //! clauses hold ([`Condition::evaluate`]), monitors rows for which any holds ([`Condition::evaluate_any`]); an empty
 //! condition is always true. The arguments are cells, all in one buffer. Clauses are sorted, so that equal conditions
-//! are equal. If a condition has many `==` clauses on a column, monitors look them up by hash.
+//! are equal. What a monitor has many clauses for, it looks up by hash ([`Lookup`]).
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -15,11 +15,11 @@ use crate::cell::{self, Checks};
 use crate::column_type::{ColumnType, UNLIMITED};
 use crate::error::Error;
 use crate::row::{Row, uuid_type};
-use crate::schema::{ColumnRef, TableSchema};
+use crate::schema::{ColumnId, ColumnRef, TableSchema};
 use crate::uuid::Uuid;
 use wire::json::Value;
 
-/// From this many `==` clauses on they are looked up by hash.
+/// From this many clauses on they are looked up by hash.
 const HASHED_CLAUSES_MIN: usize = 8;
 
 /// What a clause tests. In the order in which the stock server sorts clauses.
@@ -97,8 +97,26 @@ impl<'r> Seen<'r> {
 pub struct Condition {
     clauses: Vec<Clause>,
     arguments: Vec<u8>,
-    /// If there are many clauses, all of them `==`: the arguments by column.
-    equal: Option<HashMap<ColumnRef, HashSet<Box<[u8]>>>>,
+    /// If there are many clauses, of which any must hold.
+    lookup: Option<Box<Lookup>>,
+}
+
+/// Which of many clauses holds. Of those about one number, which are sorted, one decides.
+///
+/// ```text
+///   ==  and _uuid includes   is the cell one of these?
+///   includes                 does the cell have the first element of one of these? That clause is tested
+///   <  <=                    the one with the greatest argument
+///   >  >=                    the one with the least
+///   !=                       the first and the last: if their arguments differ, one holds
+///   others                   one after the other
+/// ```
+#[derive(Debug, Clone, Default)]
+struct Lookup {
+    equal: HashMap<ColumnRef, HashSet<Box<[u8]>>>,
+    /// The clauses by column, and by the first element of their arguments.
+    includes: HashMap<ColumnId, HashMap<Box<[u8]>, Vec<usize>>>,
+    others: Vec<usize>,
 }
 
 impl PartialEq for Condition {
@@ -123,7 +141,9 @@ impl Condition {
     ) -> Result<Self, Error> {
         let mut this = Self::default();
         this.read(schema, json, names)?;
-        this.hash_equal();
+        if this.clauses.len() >= HASHED_CLAUSES_MIN {
+            this.lookup = Some(Box::new(this.lookup(schema)));
+        }
         Ok(this)
     }
 
@@ -136,7 +156,7 @@ impl Condition {
     ) -> Result<(), Error> {
         self.clauses.clear();
         self.arguments.clear();
-        self.equal = None;
+        self.lookup = None;
         for element in json.elements() {
             self.read_clause(schema, element, names)?;
         }
@@ -229,16 +249,47 @@ impl Condition {
         Ok(())
     }
 
-    fn hash_equal(&mut self) {
-        let all_equal = self.clauses.iter().all(|clause| clause.function == Function::Equal);
-        if self.clauses.len() < HASHED_CLAUSES_MIN || !all_equal {
-            return;
+    fn lookup(&self, schema: &TableSchema) -> Lookup {
+        let mut lookup = Lookup::default();
+        let is_next_like = |place: usize| {
+            let (this, next) = (self.clauses.get(place), self.clauses.get(place + 1));
+            let alike = |clause: &Clause| (clause.function, clause.column);
+            next.is_some_and(|next| this.map(alike) == Some(alike(next)))
+        };
+        for (place, clause) in self.clauses.iter().enumerate() {
+            let kind = match clause.column {
+                ColumnRef::Column(id) => Some(&schema.column(id).kind).filter(|kind| !kind.is_scalar()),
+                ColumnRef::Uuid | ColumnRef::Version => None,
+            };
+            let argument = self.argument(clause);
+            let (is_first, is_last) =
+                (place.checked_sub(1).is_none_or(|before| !is_next_like(before)), !is_next_like(place));
+            let is_other = match (clause.function, clause.column, kind) {
+                (Function::Equal, column, _) | (Function::Includes, column, None) => {
+                    lookup.equal.entry(column).or_default().insert(argument.into());
+                    false
+                }
+                (Function::Includes, ColumnRef::Column(id), Some(kind)) => {
+                    let first = cell::packed(kind, argument).next();
+                    if let Some(first) = first {
+                        let clauses = lookup.includes.entry(id).or_default();
+                        clauses.entry(first.both.into()).or_default().push(place);
+                    }
+                    // Nothing is in every cell.
+                    first.is_none()
+                }
+                (Function::Less | Function::LessOrEqual, ..) => is_last,
+                (Function::Greater | Function::GreaterOrEqual | Function::False | Function::True, ..) => {
+                    is_first
+                }
+                (Function::NotEqual, ..) | (Function::Excludes, _, None) => is_first || is_last,
+                (Function::Excludes, ..) | (Function::Includes, ..) => true,
+            };
+            if is_other {
+                lookup.others.push(place);
+            }
         }
-        let mut equal: HashMap<ColumnRef, HashSet<Box<[u8]>>> = HashMap::new();
-        for clause in &self.clauses {
-            equal.entry(clause.column).or_default().insert(self.argument(clause).into());
-        }
-        self.equal = Some(equal);
+        lookup
     }
 
     #[inline]
@@ -255,11 +306,26 @@ impl Condition {
 
     /// Returns true if any clause holds, or there are none.
     pub fn evaluate_any(&self, row: Row<'_>) -> bool {
-        if let Some(equal) = &self.equal {
-            return equal.iter().any(|(column, cells)| cells.contains(row.any_cell(*column).as_ref()));
-        }
         let mut seen = Seen::new(row);
-        self.clauses.is_empty() || self.clauses.iter().any(|clause| self.holds(clause, &mut seen))
+        match &self.lookup {
+            Some(lookup) => self.any_of(lookup, &mut seen),
+            None => {
+                self.clauses.is_empty() || self.clauses.iter().any(|clause| self.holds(clause, &mut seen))
+            }
+        }
+    }
+
+    fn any_of(&self, lookup: &Lookup, seen: &mut Seen<'_>) -> bool {
+        let row = seen.row;
+        let mut holds =
+            |place: &usize| self.clauses.get(*place).is_some_and(|clause| self.holds(clause, seen));
+        lookup.equal.iter().any(|(column, cells)| cells.contains(row.any_cell(*column).as_ref()))
+            || lookup.includes.iter().any(|(id, clauses)| {
+                let kind = &row.schema().column(*id).kind;
+                let mut elements = cell::packed(kind, row.cell(*id));
+                elements.any(|element| clauses.get(element.both).into_iter().flatten().any(&mut holds))
+            })
+            || lookup.others.iter().any(holds)
     }
 
     fn holds(&self, clause: &Clause, seen: &mut Seen<'_>) -> bool {
@@ -370,5 +436,95 @@ pub(crate) fn english(kind: &ColumnType) -> String {
     match &kind.value {
         Some(value) => format!("map{number} ({key}, {}) pairs", value.kind.name()),
         None => format!("set{number} {key}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row;
+    use crate::schema::DatabaseSchema;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use wire::json::validate;
+
+    const SCHEMA: &str = r#"{"name":"D","tables":{"T":{"columns":{
+        "b":{"type":"boolean"},
+        "i":{"type":"integer"},
+        "m":{"type":{"key":"integer","value":"integer","min":0,"max":"unlimited"}},
+        "o":{"type":{"key":"integer","min":0,"max":1}},
+        "s":{"type":{"key":"integer","min":0,"max":"unlimited"}}}}}}"#;
+
+    fn read<T>(text: &str, f: impl FnOnce(Value<'_>) -> T) -> T {
+        f(validate(text.as_bytes()).expect("JSON"))
+    }
+
+    /// A value of a column, made from a few bits.
+    fn value(column: &str, bits: u8, other: u8) -> String {
+        let set = |numbers: &[u8]| {
+            let mut numbers = numbers.to_vec();
+            numbers.dedup();
+            format!("[\"set\",{numbers:?}]")
+        };
+        match (column, bits % 4) {
+            ("b", _) => bits.is_multiple_of(2).to_string(),
+            ("i", _) => (other % 8).to_string(),
+            ("_uuid", _) => format!("[\"uuid\",\"00000000-0000-0000-0000-00000000000{}\"]", other % 4),
+            ("m", 0) => "[\"map\",[]]".to_owned(),
+            ("m", 1) => format!("[\"map\",[[{},{}]]]", other % 4, bits / 8 % 2),
+            ("m", _) => format!("[\"map\",[[{},{}],[9,9]]]", other % 4, bits / 8 % 2),
+            ("o" | "s", 0) => set(&[]),
+            ("o" | "s", 1) => set(&[other % 8]),
+            ("o", _) => set(&[other % 3]),
+            (_, 2) => set(&[other % 4, 9]),
+            _ => set(&[other % 3, other % 3 + bits / 64, 9]),
+        }
+    }
+
+    proptest! {
+        /// What is looked up is what any of the clauses says.
+        #[test]
+        fn lookups_decide_as_the_clauses_do(
+            clauses in vec((0..7_usize, 0..8_usize, any::<(u8, u8)>()), 8..40),
+            // Few functions and columns at a time: else one of the clauses nearly always holds.
+            functions in vec(0..8_usize, 1..3),
+            of in vec(0..7_usize, 1..3),
+            rows in vec(any::<[(u8, u8); 6]>(), 1..20),
+        ) {
+            let schema = read(SCHEMA, DatabaseSchema::parse).expect("a schema");
+            let (_, table) = schema.find_table("T").expect("the table");
+            let columns = ["b", "i", "m", "o", "s", "_uuid"];
+            let texts = clauses.iter().filter_map(|(column, function, (bits, other))| {
+                let Some(column) = columns.get(of[column % of.len()]) else { return Some("false".to_owned()) };
+                let function = functions[function % functions.len()];
+                let function = ["==", "!=", "<", "<=", ">", ">=", "includes", "excludes"][function];
+                let is_ordered = function.starts_with(['<', '>']);
+                // Nothing is in every cell: seldom, for the same reason.
+                let bits = if function == "includes" && bits % 64 != 0 { bits | 1 } else { *bits };
+                let given = if is_ordered { (other % 8).to_string() } else { value(column, bits, *other) };
+                (!is_ordered || matches!(*column, "i" | "o")).then(|| format!("[\"{column}\",\"{function}\",{given}]"))
+            });
+            let text = format!("[{}]", texts.collect::<Vec<_>>().join(","));
+            let condition = read(&text, |json| Condition::parse(table, json, &mut cell::no_names));
+            let condition = condition.expect("a condition");
+            prop_assert_eq!(condition.lookup.is_some(), condition.clauses.len() >= HASHED_CLAUSES_MIN);
+            let plain = Condition { lookup: None, ..condition.clone() };
+            for bits in rows {
+                let mut bytes = Vec::new();
+                let uuid = value("_uuid", 0, bits[5].1);
+                let uuid = Uuid::parse(&uuid[9..45]).expect("a UUID");
+                row::start(&mut bytes, uuid, 1);
+                for ((_, column), (bits, other)) in table.columns().zip(bits) {
+                    let text = value(&column.name, bits, other);
+                    let parsed = read(&format!("[{text}]"), |json| {
+                        let value = json.elements().next().expect("a value");
+                        cell::parse(&column.kind, value, &mut cell::no_names, Checks::All, &mut bytes)
+                    });
+                    prop_assert!(parsed.is_ok(), "{}", text);
+                }
+                let row = Row::new(table, &bytes, 0);
+                prop_assert_eq!(condition.evaluate_any(row), plain.evaluate_any(row), "{} {:?}", text, row);
+            }
+        }
     }
 }

@@ -50,6 +50,7 @@ impl<'a> Search<'a> {
     /// Passes all elements with lesser keys, which it returns, and the one with this key, if there is one.
     pub fn pass(&mut self, key: &[u8]) -> (&'a [u8], Option<Element<'a>>) {
         let at = match self.starts {
+            Starts::Unknown if self.key == AtomType::String => self.skip_strings(key),
             Starts::Unknown => self.skip(0, self.rest.len(), key),
             _ => self.halve(key),
         };
@@ -76,6 +77,30 @@ impl<'a> Search<'a> {
             low += element.both.len();
         }
         low
+    }
+
+    /// As [`Self::skip`] of everything, by keys that are strings: most are short, so that their length is one byte.
+    fn skip_strings(&self, key: &[u8]) -> usize {
+        let mut wanted = key;
+        atom::take_length(&mut wanted);
+        let mut rest = self.rest;
+        while let Some((first, behind)) = rest.split_first() {
+            let (length, mut next) = if *first < 0x80 {
+                (u64::from(*first), behind)
+            } else {
+                let mut next = rest;
+                (atom::take_length(&mut next), next)
+            };
+            let text = atom::take_bytes(&mut next, usize::try_from(length).unwrap_or(usize::MAX));
+            if text >= wanted {
+                break;
+            }
+            if let Some(kind) = self.value {
+                atom::take_packed(&mut next, kind);
+            }
+            rest = next;
+        }
+        self.rest.len() - rest.len()
     }
 
     /// As [`Self::skip`] from the start on: first in steps, each twice as long, then by halves.

@@ -57,6 +57,13 @@ impl<'a> Notification<'a> {
         let event = match (change.old, change.new) {
             (None, Some(new)) if passes(new) => Event::Insert(new),
             (Some(old), None) if passes(old) => Event::Delete(old),
+            // A filter may have many clauses: it is asked only if it must be.
+            (Some(old), Some(new)) if plan.filters_alike(old, new) => {
+                if !plan.shows_change(old, new) || !passes(new) {
+                    return;
+                }
+                Event::Modify { old, new }
+            }
             (Some(old), Some(new)) => match (passes(old), passes(new)) {
                 (true, true) => Event::Modify { old, new },
                 (true, false) => Event::Delete(old),

@@ -2,6 +2,7 @@
 
 use super::filter::Filter;
 use super::{Select, Version};
+use crate::row::Row;
 use crate::schema::{ColumnRef, TableId, TableSchema};
 use crate::server::DatabaseId;
 use std::sync::Arc;
@@ -92,6 +93,20 @@ impl TablePlan {
             columns: columns.collect(),
             filter: None,
         }
+    }
+
+    /// Returns true if there is a filter, and what it reads is the same in both.
+    pub fn filters_alike(&self, old: Row<'_>, new: Row<'_>) -> bool {
+        let is_same = |column| old.any_cell(column) == new.any_cell(column);
+        self.filter.as_ref().is_some_and(|filter| filter.columns().all(is_same))
+    }
+
+    /// Returns true if anything that counts differs.
+    pub fn shows_change(&self, old: Row<'_>, new: Row<'_>) -> bool {
+        let cells = old.cells().zip(new.cells());
+        self.version.is_some()
+            || self.version_counts
+            || self.columns.iter().zip(cells).any(|(column, (old, new))| column.counts() && old != new)
     }
 
     /// Adds a column. Returns false if it was there already.

@@ -3,9 +3,9 @@
 //! ```text
 //!   changed over HTTP user="ann" address=::1 request="POST /pools/default/buckets/orders" fields="ramQuota=64"
 //! ```
-//! The request is shown as it was sent, with what clients escape still escaped, without a query. Passwords are not shown,
-//! nor documents and their keys. Changes of documents, which programs make too, have a line per second at most: the log
-//! keeps the last lines only.
+//! The request is shown as it was sent, with what clients escape still escaped, without a query. Passwords are not
+//! shown, nor documents and their keys. Changes of documents, which programs make too, have a line per second at most:
+//! the log keeps the last lines only.
 //!
 //! A client may leave before its answer. What had begun by then is a line too, with `outcome="unknown"`.
 

@@ -34,29 +34,41 @@ def right(request):
 
 def measured(result_of, most=50):
     with Connection(Server(result_of).listener.getsockname()) as peer:
-        return work.measure(peer, 20, most)
+        return work.measure(peer, work.Shared().turns, 20, most)
 
 
 def test_right_answers_are_counted():
     found = measured(right)
     assert not found.problems and found.answers == 50 and found.waits == sorted(found.waits)
+    assert found.between == [0] * 50
+
+
+def test_hostile_turns_are_counted_during_each_request():
+    turns = work.Shared().turns
+
+    def result_of(request):
+        turns.value += 3
+        return right(request)
+
+    with Connection(Server(result_of).listener.getsockname()) as peer:
+        assert work.measure(peer, turns, 20, 5).between == [3] * 5
 
 
 def test_a_wrong_answer_is_noticed():
     assert measured(lambda request: [{"count": 0}] if request["method"] == "transact" else right(request)).problems
 
 
-def run(wait_s, received=1, answers=100, stop_s=0.1, quiet_s=0.001):
-    quiet, attacked = (work.Measured([one] * 100, [], answers) for one in (quiet_s, wait_s))
-    return work.Run(work.ATTACKS[0], quiet, attacked, received, 0, stop_s, [])
+def run(wait_s, received=1, answers=100, quiet_s=0.001, between=0):
+    quiet, attacked = (work.Measured([one] * 100, [turns] * 100, [], answers) for one, turns in ((quiet_s, 0), (wait_s, between)))
+    return work.Run(work.ATTACKS[0], quiet, attacked, received, 0, 0.1, [])
 
 
 def test_each_check_detects_its_fault():
     assert work.judge(run(0.001), OPTIONS) == []
     assert "no answer" in work.judge(run(0.001, answers=0), OPTIONS)[0]
     assert "hostile" in work.judge(run(0.001, received=0), OPTIONS)[0]
-    assert len(work.judge(run(2), OPTIONS)) == 2
-    assert "SIGTERM" in work.judge(run(0.001, stop_s=3), OPTIONS)[0]
+    assert work.judge(run(2, between=work.BETWEEN_MOST), OPTIONS) == []
+    assert "hostile turns" in work.judge(run(0.001, between=work.BETWEEN_MOST + 1), OPTIONS)[0]
     bounded = argparse.Namespace(slice=False, bound_median=10, bound_p99=5)
     assert work.judge(run(0.019, quiet_s=0.004), bounded) == []
     assert ["p99" in problem for problem in work.judge(run(0.021, quiet_s=0.004), bounded)] == [True]

@@ -66,6 +66,10 @@ def node(tmp_path_factory):
         assert server.alive(), server.log()
 
 
+# Connections that the test opens beside the held ones.
+OTHERS = 7
+
+
 def assert_others_are_served(node):
     for path in ("/health", "/health/live", "/health/ready"):
         with Client(node, None) as nobody:
@@ -88,9 +92,9 @@ def test_bodies_that_do_not_come_keep_nobody_out(node, path, refused):
             assert root.connection.sock and ann.connection.sock
             assert root.ask("GET", "/whoami")[0] == ann.ask("GET", "/whoami")[0] == 200
             if refused:
-                # Some may have given way before the first byte of theirs was read.
+                # Some may have given way before the first byte of theirs was read: to each other, beyond 512, and to those of others.
                 statuses = collections.Counter(map(status, held))
-                assert set(statuses) <= {refused, None} and statuses[refused] >= 512, statuses
+                assert set(statuses) <= {refused, None} and statuses[refused] >= 512 - OTHERS, statuses
 
 
 def test_many_requests_of_a_user_make_no_threads_without_bound(node):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from tests.cluster import Cluster
-from tests.frames import SUCCESS
+from tests.frames import RE_COMMIT, SUCCESS
 from tests.persistence.bucket import http, wait_until
 from tests.terminal.command import Operator
 
@@ -95,6 +95,7 @@ def test_a_long_log_of_plain_writes_does_not_win(kind, tmp_path):
         assert decided["vbuckets"][7]["chain"][0] == other, decided["vbuckets"][7]
         with Client(cluster[other]) as client:
             for number in range(50):
+                wait_until(lambda: client.get(b"durable-%d" % number) != RE_COMMIT, "the commit")
                 assert client.get(b"durable-%d" % number) == b"%d" % number, number
             assert client.get(b"before") == b"value"
 

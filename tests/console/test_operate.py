@@ -141,6 +141,7 @@ def test_a_change_whose_client_leaves_is_in_the_log(node):
         with socket.create_connection(node.http) as leaving:
             leaving.sendall(f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {login}\r\nContent-Length: {len(body)}\r\n"
                             f"Content-Type: application/x-www-form-urlencoded\r\n\r\n{body}".encode())
+            # Each leaves at another moment.
             time.sleep(number / 10_000)
     deadline = time.monotonic() + 20
     while True:

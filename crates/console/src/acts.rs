@@ -39,7 +39,7 @@ enum About {
 /// How many acts there have been.
 #[derive(Debug, Default)]
 pub struct Acts {
-    counts: [AtomicU64; 5],
+    counts: [AtomicU64; About::ALL.len()],
     documents: Mutex<Paced>,
 }
 
@@ -47,18 +47,18 @@ pub struct Acts {
 #[derive(Debug, Default)]
 struct Paced {
     last: Option<Instant>,
-    more: u64,
+    unshown: u64,
 }
 
 impl Paced {
     /// Whether a change now has a line, and how many before it had none.
     fn next(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now.duration_since(last) < PACE) {
-            self.more += 1;
+            self.unshown += 1;
             return None;
         }
         self.last = Some(now);
-        Some(std::mem::take(&mut self.more))
+        Some(std::mem::take(&mut self.unshown))
     }
 }
 

@@ -43,7 +43,7 @@ const CERTIFICATE_EXPIRY: Statistic<u64> = gauge(
 
 const ACTS: Statistic<u64> = Statistic {
     kind: Kind::Counter,
-    ..gauge("changes_over_http", "Changes over HTTP that succeeded, by what they were about", |count| *count)
+    ..gauge("changes_over_http", "Changes over HTTP, by what they were about", |count| *count)
 };
 
 /// Of an OVSDB database.

@@ -11,9 +11,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transport::OldestVersion;
 
@@ -21,7 +20,6 @@ use transport::OldestVersion;
 const FIGURES_WAIT: Duration = Duration::from_millis(500);
 /// How long to wait for the end of the thread: a request that has begun is not interrupted.
 const END_WAIT: Duration = Duration::from_secs(1);
-const END_LOOK: Duration = Duration::from_millis(5);
 
 /// How long to wait for the answer to a question, and for the end of a compaction.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
@@ -114,7 +112,8 @@ impl Shared {
 pub struct Databases {
     shared: Arc<Shared>,
     waker: Waker,
-    thread: JoinHandle<io::Result<()>>,
+    /// What the thread ends with.
+    ended: Receiver<io::Result<()>>,
 }
 
 /// Access to the databases for other threads.
@@ -232,9 +231,11 @@ impl Databases {
         let waker = events.waker();
         let mut tenant =
             Tenant { shared: Arc::clone(&shared), node: Arc::clone(node), compacting: Vec::new() };
-        let thread =
-            std::thread::Builder::new().name("dm:ovsdb".into()).spawn(move || events.run(&mut tenant))?;
-        Ok(Some(Self { shared, waker, thread }))
+        let (end, ended) = mpsc::sync_channel(1);
+        std::thread::Builder::new()
+            .name("dm:ovsdb".into())
+            .spawn(move || end.send(events.run(&mut tenant)))?;
+        Ok(Some(Self { shared, waker, ended }))
     }
 
     /// A handle to read the figures with.
@@ -250,17 +251,15 @@ impl Databases {
 
     /// Waits for the end of the thread, but not for ever: what has been answered is in the files.
     pub fn stop(self) {
-        let until = Instant::now() + END_WAIT;
-        while !self.thread.is_finished() {
-            if Instant::now() > until {
-                return tracing::warn!("the OVSDB databases are still at a request, which is dropped");
-            }
-            std::thread::sleep(END_LOOK);
-        }
-        match self.thread.join() {
+        match self.ended.recv_timeout(END_WAIT) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "the OVSDB databases ended with an error"),
-            Err(_) => tracing::error!("the thread of the OVSDB databases has panicked"),
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::warn!("the OVSDB databases are still at a request, which is dropped");
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                tracing::error!("the thread of the OVSDB databases has panicked");
+            }
         }
     }
 }

@@ -155,19 +155,27 @@ pub(crate) fn packed<'a>(kind: &ColumnType, cell: &'a [u8]) -> Packed<'a> {
     Packed { left, rest, key: kind.key.kind, value: kind.value.as_ref().map(|value| value.kind) }
 }
 
+impl<'a> Element<'a> {
+    /// Takes the next element off packed atoms.
+    #[inline]
+    fn take(rest: &mut &'a [u8], key: AtomType, value: Option<AtomType>) -> Self {
+        let start = *rest;
+        let key = atom::take_packed(rest, key);
+        let value = match value {
+            Some(kind) => atom::take_packed(rest, kind),
+            None => &[],
+        };
+        Self { key, value, both: start.get(..key.len() + value.len()).unwrap_or_default() }
+    }
+}
+
 impl<'a> Iterator for Packed<'a> {
     type Item = Element<'a>;
 
     #[inline]
     fn next(&mut self) -> Option<Element<'a>> {
         self.left = self.left.checked_sub(1)?;
-        let start = self.rest;
-        let key = atom::take_packed(&mut self.rest, self.key);
-        let value = match self.value {
-            Some(kind) => atom::take_packed(&mut self.rest, kind),
-            None => &[],
-        };
-        Some(Element { key, value, both: start.get(..key.len() + value.len()).unwrap_or_default() })
+        Some(Element::take(&mut self.rest, self.key, self.value))
     }
 }
 

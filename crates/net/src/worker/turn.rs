@@ -73,13 +73,10 @@ impl Worker {
         loop {
             let mut batch = Batch::with_slow(self.slow_most);
             let mut turns = ArrayVec::<Turn<'_>, BATCH_REQUESTS>::new();
-            let mut is_alone = false;
             if let Some(turn) = carried.take() {
-                let turn = self.parse(turn, &mut batch);
-                is_alone = turn.is_last;
-                turns.push(turn);
+                turns.push(self.parse(turn, &mut batch));
             }
-            while !is_alone
+            while turns.last().is_none_or(|turn| !turn.is_last)
                 && !batch.is_full()
                 && !turns.is_full()
                 && collected < COLLECT_BYTES
@@ -99,9 +96,7 @@ impl Worker {
                     slow_us: 0,
                     is_last: false,
                 };
-                let turn = self.parse(turn, &mut batch);
-                is_alone = turn.is_last;
-                turns.push(turn);
+                turns.push(self.parse(turn, &mut batch));
             }
             carried = if self.recorder.is_on() {
                 self.execute_recorded(&mut batch, &mut turns)

@@ -133,14 +133,7 @@ impl<'a> Search<'a> {
     }
 
     fn element(&self, at: usize) -> Element<'a> {
-        let start = self.rest.get(at..).unwrap_or_default();
-        let mut rest = start;
-        let key = atom::take_packed(&mut rest, self.key);
-        let value = match self.value {
-            Some(kind) => atom::take_packed(&mut rest, kind),
-            None => &[],
-        };
-        Element { key, value, both: start.get(..key.len() + value.len()).unwrap_or_default() }
+        Element::take(&mut self.rest.get(at..).unwrap_or_default(), self.key, self.value)
     }
 }
 

@@ -48,17 +48,37 @@ impl World {
         self.bucket.mutate(&mut self.cx, key, at, mutation).unwrap();
     }
 
+    /// Stores a part of `value`, at least `least` bytes, under a random key.
+    fn store_one(&mut self, number: u64, stores: u64, least: u64, value: &[u8]) {
+        let text = format!("key-{}", self.below(4 * stores));
+        let length = least + self.below(value.len() as u64 - least);
+        self.set(&text, &value[..length as usize]);
+        if number.is_multiple_of(64) {
+            self.cx.end_batch();
+        }
+    }
+
+    /// Stores under random keys, values of `least` to `most` bytes, while the pager gets no turn. Returns the highest
+    /// resident memory.
+    fn store_without_pager(&mut self, least: u64, most: u64) -> u64 {
+        let value = vec![b'v'; most as usize];
+        let stores = TIMES * BUDGET / ((least + most) / 2 + BESIDE);
+        let mut highest = 0;
+        for number in 0..stores {
+            self.store_one(number, stores, least, &value);
+            if number % 256 == 0 {
+                highest = highest.max(self.bucket.resident_bytes().unwrap_or(0));
+            }
+        }
+        highest
+    }
+
     /// Stores under random keys, values of `least` to `most` bytes.
     fn store(&mut self, least: u64, most: u64) {
         let value = vec![b'v'; most as usize];
         let stores = TIMES * BUDGET / ((least + most) / 2 + BESIDE);
         for number in 0..stores {
-            let text = format!("key-{}", self.below(4 * stores));
-            let length = (least + self.below(most - least)) as usize;
-            self.set(&text, &value[..length]);
-            if number % 64 == 0 {
-                self.cx.end_batch();
-            }
+            self.store_one(number, stores, least, &value);
             if number % 256 == 0 {
                 self.cx.now.mono_us += 1000;
                 kv::pager::turn(&mut self.cx);
@@ -86,6 +106,19 @@ fn a_full_cache_stays_within_its_budget_and_is_not_emptied() {
         let mut world = World::new(item_heap, random);
         for (least, most) in [(200, 300), (600, 1400), (20, 80), (100, 2000)] {
             world.store(least, most);
+        }
+    }
+}
+
+/// A busy machine may give the pager, which measures, no turn for a long time.
+#[test]
+fn a_pager_that_is_late_lets_nothing_exceed_the_budget() {
+    for random in [11, 13] {
+        let mut world = World::new(HeapChoice::Slab, random);
+        for (least, most) in [(1000, 2000), (4000, 16_000), (1500, 6000), (8000, 16_000)] {
+            let highest = world.store_without_pager(least, most);
+            eprintln!("{least} to {most}: {:.3} of the budget", highest as f64 / BUDGET as f64);
+            assert!(highest <= BUDGET / 100 * 108, "{least} to {most}: {highest} of {BUDGET}");
         }
     }
 }

@@ -76,6 +76,8 @@ const MEASURE_FULL_FRACTION: u64 = 128;
 /// Or, if sooner, this fraction of what is used, and at least [`MEASURE_LEAST`]: the budget may be far away.
 const MEASURE_USED_FRACTION: u64 = 8;
 const MEASURE_LEAST: u64 = 16 << 20;
+/// A measurement is late after this many times as much.
+const LATE_TIMES: u64 = 2;
 /// Allocating a slab while free slab bytes exceed this part of those in use, and [`OWING_LEAST`], incurs slab debt.
 const OWING_FRACTION: i64 = 8;
 const OWING_LEAST: i64 = 4 << 20;
@@ -97,8 +99,8 @@ pub struct Tenant {
     purge_wanted: AtomicBool,
     /// Held while pages are being returned.
     purging: Mutex<()>,
-    /// Pages are being returned: the allocator counts them no longer, although they are still resident.
-    is_purging: AtomicBool,
+    /// Bytes of pages that are being returned: the allocator counts them no longer, although they are still resident.
+    leaving: AtomicI64,
     /// See [`Tenant::note_rested`].
     rested: AtomicBool,
     budget: AtomicU64,
@@ -150,7 +152,7 @@ impl Tenant {
             peak: AtomicI64::new(0),
             purge_wanted: AtomicBool::new(false),
             purging: Mutex::new(()),
-            is_purging: AtomicBool::new(false),
+            leaving: AtomicI64::new(0),
             rested: AtomicBool::new(false),
             budget: AtomicU64::new(budget_bytes),
             threads,
@@ -584,6 +586,14 @@ impl Tenant {
         self.churn.load(Relaxed) > self.churn_most.load(Relaxed)
     }
 
+    /// Returns true if whoever measures is late, and what has been allocated since, in pages that nobody knows of,
+    /// could exceed the budget: the thread that allocates measures then.
+    #[inline]
+    pub fn is_measure_late(&self) -> bool {
+        let churn = self.churn.load(Relaxed);
+        churn / LATE_TIMES > self.churn_most.load(Relaxed) && self.used() + churn > self.budget()
+    }
+
     /// The budget in bytes.
     #[inline]
     pub fn budget(&self) -> u64 {
@@ -620,12 +630,8 @@ impl Tenant {
         let slack = self.slab_bytes().saturating_sub(self.gauge(Gauge::Slots));
         let in_arena = self.gauge(Gauge::Items) + self.gauge(Gauge::Index) + slack;
         let waste = (figures.resident.cast_signed() as i64 - in_arena.cast_signed()).max(0);
-        if self.is_purging.load(Relaxed) {
-            // What is leaving counts until it has left.
-            self.waste.fetch_max(waste, Relaxed);
-        } else {
-            self.waste.store(waste, Relaxed);
-        }
+        // What is leaving counts until it has left, beside what has come free since.
+        self.waste.store(waste + self.leaving.load(Relaxed), Relaxed);
         Some(figures)
     }
 
@@ -693,16 +699,16 @@ impl Tenant {
     pub fn purge(&self) {
         let _one_at_a_time = self.purging.lock().unwrap_or_else(PoisonError::into_inner);
         // The waste includes the pages that are leaving until they have left, and the caller measures again.
-        self.measure();
-        self.is_purging.store(true, Relaxed);
+        let dirty = self.measure().map_or(0, |figures| figures.dirty);
+        self.leaving.store(dirty.cast_signed() as i64, Relaxed);
         self.return_free_pages();
-        self.is_purging.store(false, Relaxed);
+        self.leaving.store(0, Relaxed);
     }
 
     /// Returns free pages to the system if they are at least `least` bytes, or waits for the thread that is doing so.
     /// Returns true if there was anything to return.
     pub fn purge_if_worth(&self, least: u64) -> bool {
-        if self.is_purging.load(Relaxed) {
+        if self.leaving.load(Relaxed) > 0 {
             drop(self.purging.lock().unwrap_or_else(PoisonError::into_inner));
         } else if self.measure().is_some_and(|figures| figures.dirty as u64 >= least) {
             self.purge();

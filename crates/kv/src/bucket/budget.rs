@@ -127,6 +127,9 @@ impl Bucket {
         if self.may_evict() || self.resources.tenant.wants_measure() {
             self.doorbell.ring();
         }
+        if self.resources.tenant.is_measure_late() {
+            self.measure();
+        }
         let mut has_purged = false;
         loop {
             let figures = self.memory_figures();

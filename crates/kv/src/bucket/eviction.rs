@@ -234,7 +234,7 @@ impl Bucket {
         self.note_measured_at_rest();
     }
 
-    fn measure(&self) {
+    pub(super) fn measure(&self) {
         self.tenant().measure();
         self.note_measured();
     }

@@ -76,8 +76,6 @@ const MEASURE_FULL_FRACTION: u64 = 128;
 /// Or, if sooner, this fraction of what is used, and at least [`MEASURE_LEAST`]: the budget may be far away.
 const MEASURE_USED_FRACTION: u64 = 8;
 const MEASURE_LEAST: u64 = 16 << 20;
-/// A measurement is late after this many times as much.
-const LATE_TIMES: u64 = 2;
 /// Allocating a slab while free slab bytes exceed this part of those in use, and [`OWING_LEAST`], incurs slab debt.
 const OWING_FRACTION: i64 = 8;
 const OWING_LEAST: i64 = 4 << 20;
@@ -586,12 +584,11 @@ impl Tenant {
         self.churn.load(Relaxed) > self.churn_most.load(Relaxed)
     }
 
-    /// Returns true if whoever measures is late, and what has been allocated since, in pages that nobody knows of,
-    /// could exceed the budget: the thread that allocates measures then.
+    /// Returns true if a measurement is due, and `used` could exceed `most` by it: whatever has been allocated since
+    /// the last one may lie in pages that nobody knows of.
     #[inline]
-    pub fn is_measure_late(&self) -> bool {
-        let churn = self.churn.load(Relaxed);
-        churn / LATE_TIMES > self.churn_most.load(Relaxed) && self.used() + churn > self.budget()
+    pub fn may_exceed_unseen(&self, most: u64) -> bool {
+        self.wants_measure() && self.used() + self.churn.load(Relaxed) > most
     }
 
     /// The budget in bytes.

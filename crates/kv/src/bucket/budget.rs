@@ -127,7 +127,8 @@ impl Bucket {
         if self.may_evict() || self.resources.tenant.wants_measure() {
             self.doorbell.ring();
         }
-        if self.resources.tenant.is_measure_late() {
+        // The pager measures, but may be late.
+        if self.resources.tenant.may_exceed_unseen(self.watermarks().refuse) {
             self.measure();
         }
         let mut has_purged = false;
